@@ -240,6 +240,7 @@ def _mend(state: State, now: int) -> Reply:
 
 
 def _purge(state: State, idle: int, now: int) -> Reply:
-    used = state.writer or state.readers or state.seats or state.graves or state.poisoned
+    # A claimed tick stays: without its fence it could be claimed twice, and its fence, a time, is no floor for others.
+    used = state.writer or state.readers or state.seats or state.graves or state.poisoned or state.claimant
     idles = not used and state.touched + idle <= now
     return Reply(Verdict.GRANTED if idles else Verdict.HELD, state.fence)

@@ -146,7 +146,7 @@ class Vacate(NamedTuple):
 
 
 class Purge(NamedTuple):
-    """May the name be dropped? Granted if nothing is in it, nothing is poisoned and it was idle for `idle` ms."""
+    """May the name be dropped? Granted if nothing is in it, nothing is poisoned, it is no tick, and it idled `idle` ms."""
 
     idle: int
 
