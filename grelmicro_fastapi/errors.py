@@ -36,7 +36,12 @@ class LockUpgradeError(CoordinationError):
 
 
 class BackendError(CoordinationError):
-    """The store gave no verdict: it is down, too slow, or refused the connection."""
+    """The store gave no verdict: it is down, too slow, or refused the connection.
+
+    `sent` is False only where it is certain that the request never left this process: then there is nothing to undo.
+    """
+
+    sent: bool = True
 
 
 class StaleGenerationError(CoordinationError):

@@ -1,0 +1,15 @@
+from grelmicro_fastapi.coordination.coordination import Coordination
+from grelmicro_fastapi.coordination.guards import Guard, LockHandle, ReadGuard, WriteGuard
+from grelmicro_fastapi.coordination.lock import Lock
+from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock, ReadWriteLockState
+
+__all__ = [
+    "Coordination",
+    "Guard",
+    "Lock",
+    "LockHandle",
+    "ReadGuard",
+    "ReadWriteLock",
+    "ReadWriteLockState",
+    "WriteGuard",
+]

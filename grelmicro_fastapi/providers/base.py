@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import ClassVar, Self
 
-from grelmicro_fastapi.coordination.backend import Backend, Crew
+from grelmicro_fastapi.coordination.backend import Backend
+from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.clock import Clock, SystemClock
 from grelmicro_fastapi.coordination.state import VERSION
 from grelmicro_fastapi.coordination.store import Scope, Store

@@ -1,0 +1,59 @@
+"""The handle that nouns are given: a value, usable at import time, that knows the crew of each running loop."""
+
+import asyncio
+import weakref
+from typing import Protocol, runtime_checkable
+
+from grelmicro_fastapi import context
+from grelmicro_fastapi.coordination.crew import Crew
+from grelmicro_fastapi.errors import NotRunningError
+
+
+class Backend:
+    """Where nouns keep their states. Made by a provider; `provider.lock()` and its kind return it."""
+
+    def __init__(self, name: str = "backend") -> None:
+        self.name = name
+        self._crews: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Crew] = weakref.WeakKeyDictionary()
+
+    @property
+    def backend(self) -> "Backend":
+        """Itself, so that it may be given wherever a provider may."""
+        return self
+
+    def crew(self) -> Crew:
+        """The crew that works on the running loop. Raises `NotRunningError` if its provider is not open here."""
+        try:
+            return self._crews[asyncio.get_running_loop()]
+        except KeyError:
+            raise NotRunningError(
+                f"the {self.name} provider is not open on this event loop: enter `async with provider`, or open the "
+                "app that uses it (lifespan=micro.lifespan)"
+            ) from None
+
+    def attach(self, loop: asyncio.AbstractEventLoop, crew: Crew) -> None:
+        """From now on this crew works on that loop."""
+        self._crews[loop] = crew
+
+    def detach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on nobody does."""
+        self._crews.pop(loop, None)
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Whatever can be given as `backend=`: a provider, a `Coordination`, or a `Backend`."""
+
+    @property
+    def backend(self) -> Backend:
+        """Where states are kept."""
+
+
+def crew_of(source: Source | None) -> Crew:
+    """The running loop's crew for that source, or for the one app that is open on this loop."""
+    if source is not None:
+        return source.backend.crew()
+    coordination = context.current().coordination
+    if not isinstance(coordination, Source):
+        raise NotRunningError("the open app has no Coordination: add a provider to Grelmicro(uses=[...]), or pass backend=")
+    return coordination.backend.crew()

@@ -1,0 +1,213 @@
+"""Guards: the proof that a lock is held.
+
+They are siblings, never subclasses of each other, so a type checker refuses one where another is due.
+"""
+
+import asyncio
+from typing import ClassVar, final
+
+from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
+from grelmicro_fastapi.coordination.state import Mode, Poison
+from grelmicro_fastapi.errors import LockNotOwnedError
+
+
+class Guard:
+    """The proof that a lock is held. Ownership lies in it, not in a task or a thread: whoever has it may release it."""
+
+    mode: ClassVar[Mode]
+
+    __slots__ = ("_grip", "_holder", "_left")
+
+    def __init__(self, grip: Grip, holder: Holder) -> None:
+        self._grip = grip
+        self._holder = holder
+        self._left = False
+
+    @property
+    def name(self) -> str:
+        """What is protected."""
+        return self._grip.lease.wish.name
+
+    @property
+    def valid(self) -> bool:
+        """True as long as nobody else can hold the lock. Ends before the lease does in the store."""
+        return not self._left and self._grip.lease.valid
+
+    @property
+    def lost(self) -> bool:
+        """True if the lease ended, or may have ended, before it was released."""
+        lease = self._grip.lease
+        return lease.lost or (not lease.spent and lease.crew.clock.now() >= lease.deadline)
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds for which the guard is valid if it is not extended; 0.0 once it is not."""
+        lease = self._grip.lease
+        return max(0.0, lease.deadline - lease.crew.clock.now()) if self.valid else 0.0
+
+    def check(self) -> None:
+        """Raise `LockNotOwnedError` unless the guard is valid. Call it before each step that must not run twice."""
+        if not self.valid:
+            raise self._gone()
+
+    async def extend(self) -> None:
+        """Let the lease start anew. Never shortens, and never revives.
+
+        Raises `LockNotOwnedError` if the lease has ended, `BackendError` if the store does not say: then the guard is
+        valid until its deadline.
+        """
+        self.check()
+        await self._grip.lease.extend()
+
+    async def wait_lost(self) -> bool:
+        """Wait until the lease is lost (True) or given back (False)."""
+        lease = self._grip.lease
+        clock = lease.crew.clock
+        while not self.lost and not lease.spent and not self._left:
+            watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            lease.watchers.append(watcher)
+            timer = clock.call_later(
+                lease.deadline - clock.now(), lambda w=watcher: w.done() or w.set_result(None)  # type: ignore[misc]  # a default
+            )
+            try:
+                await watcher
+            finally:
+                timer.cancel()
+                if watcher in lease.watchers:
+                    lease.watchers.remove(watcher)
+        return self.lost
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Release at the end of a body that raised `error`, or succeeded (None): what `async with` does.
+
+        Quiet if the guard was released inside. A good body whose lease was lost raises `LockNotOwnedError`; beside an
+        error of the body, whatever goes wrong here is added to it as a note. Poison is kept unless the body succeeded.
+        """
+        lease, lost = self._grip.lease, self.lost
+        if self._left and not lost:
+            return
+        task = lease.cancelled
+        if task and task is asyncio.current_task() and isinstance(error, asyncio.CancelledError):
+            lease.cancelled = None
+            # It was the keeper that cancelled the body. If nobody else did as well, what happened is the loss.
+            if not task.uncancel():
+                raise self._gone() from error
+        try:
+            await self._give_back(Poison.CLEAR if error is None else Poison.KEEP)
+        except Exception as trouble:
+            if error is None:
+                raise
+            error.add_note(f"and then: {trouble}")
+            return
+        if lost and error is not None:
+            error.add_note(f"and the lease of {self.name!r} was lost meanwhile")
+        elif lost:
+            raise self._gone()
+
+    def _prove(self) -> Lease:
+        self.check()
+        return self._grip.lease
+
+    def _gone(self) -> LockNotOwnedError:
+        if self._left and not self._grip.lease.spent:
+            return LockNotOwnedError(f"this guard of {self.name!r} was released: acquire again")
+        return self._grip.lease.gone()
+
+    async def _give_back(self, poison: Poison) -> None:
+        lease = self._grip.lease
+        if not self._left:
+            self._left = True
+            if self._holder in lease.holders:
+                lease.holders.remove(self._holder)
+        # Others that joined this lease go on with it.
+        if not lease.holders:
+            await lease.release(poison)
+
+    def __repr__(self) -> str:
+        state = "valid" if self.valid else "lost" if self.lost else "released"
+        return f"<{type(self).__name__} {self.name!r} {state}>"
+
+
+@final
+class LockHandle(Guard):
+    """The proof that a `Lock` is held."""
+
+    mode = Mode.WRITE
+
+    __slots__ = ()
+
+    @property
+    def fencing_token(self) -> int:
+        """Higher than that of every holder before. Raises `LockNotOwnedError` once the handle is not valid."""
+        return self._prove().fence
+
+    async def release(self) -> None:
+        """Give the lock back. Does nothing the second time.
+
+        Past the deadline the store is still asked: raises `LockNotOwnedError` if the lease had ended there. Raises
+        `BackendError` if it does not say: then it is tried in the background, and may be called again.
+        """
+        await self._give_back(Poison.CLEAR)
+
+
+@final
+class ReadGuard(Guard):
+    """The proof that nobody writes."""
+
+    mode = Mode.READ
+
+    __slots__ = ()
+
+    @property
+    def generation(self) -> int:
+        """The fencing token of the last writer. Raises `LockNotOwnedError` once the guard is not valid."""
+        return self._prove().fence
+
+    @property
+    def poisoned(self) -> bool:
+        """True if a writer died, and none has succeeded since: what is read may be half-written."""
+        return self._grip.lease.poisoned
+
+    async def release(self) -> None:
+        """Give the lock back. Does nothing the second time. Raises as `LockHandle.release` does."""
+        await self._give_back(Poison.CLEAR)
+
+
+@final
+class WriteGuard(Guard):
+    """The proof that nobody else writes or reads."""
+
+    mode = Mode.WRITE
+
+    __slots__ = ()
+
+    @property
+    def fencing_token(self) -> int:
+        """Higher than that of every writer before. Raises `LockNotOwnedError` once the guard is not valid."""
+        return self._prove().fence
+
+    @property
+    def poisoned(self) -> bool:
+        """True if a writer died, and none has succeeded since: what this one finds may be half-written."""
+        return self._grip.lease.poisoned
+
+    async def release(self, poison: bool | Poison = False) -> None:
+        """Give the lock back; the resource is whole now, or with `poison=True` it is broken.
+
+        Does nothing the second time. Raises as `LockHandle.release` does.
+        """
+        if not isinstance(poison, Poison):
+            poison = Poison.SET if poison else Poison.CLEAR
+        await self._give_back(poison)
+
+    async def downgrade(self) -> ReadGuard:
+        """Publish: become a reader under the same fence, with no gap in which a writer could slip in.
+
+        This guard is spent before the request leaves. Raises `LockNotOwnedError` if the lease had ended, `BackendError`
+        if the store does not say: then whatever is held is taken back.
+        """
+        lease = self._prove()
+        self._left = True
+        grip = Grip(await lease.downgrade())
+        lease.crew.keep(grip)
+        return ReadGuard(grip, self._holder)

@@ -1,0 +1,205 @@
+"""One delivered grant, as this process sees it. Guards are what callers hold of it."""
+
+import asyncio
+import weakref
+from typing import TYPE_CHECKING, NamedTuple
+
+from grelmicro_fastapi.coordination.courier import OPERATION, judge
+from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Verdict
+from grelmicro_fastapi.coordination.store import Answer
+from grelmicro_fastapi.coordination.waiting import Grant, Wish
+from grelmicro_fastapi.errors import BackendError, LockNotOwnedError
+
+if TYPE_CHECKING:
+    from grelmicro_fastapi.coordination.crew import Crew
+
+RENEWALS = "renewals"
+"""The lane of its own that keeps renewals apart from everything else."""
+
+
+class Holder(NamedTuple):
+    """A task, and the object through which it took a lease."""
+
+    task: "asyncio.Task[object] | None"
+    source: object
+
+
+class Grip:
+    """What all guards of one lease hold together. When it is gone, nobody can use the lease, and it is not renewed."""
+
+    __slots__ = ("__weakref__", "lease")
+
+    def __init__(self, lease: "Lease") -> None:
+        self.lease = lease
+        lease.grip = weakref.ref(self)
+
+
+class Lease:
+    """A lease and its local deadline, which always lies before the end that the store knows.
+
+    `holders` are the tasks that hold it, each with the object it went through: the one that acquired it, and
+    children that joined. `limit` is when it ends at the latest.
+    """
+
+    __slots__ = (
+        "_doubtful",
+        "_leaving",
+        "cancelled",
+        "crew",
+        "deadline",
+        "due",
+        "fence",
+        "grip",
+        "holders",
+        "limit",
+        "lost",
+        "min_hold",
+        "poisoned",
+        "spent",
+        "token",
+        "watchers",
+        "wish",
+    )
+
+    def __init__(self, crew: "Crew", wish: Wish, grant: Grant, holder: Holder, limit: float, min_hold: int = 0) -> None:
+        self.crew = crew
+        self.wish = wish
+        self.token = grant.token
+        self.fence = grant.reply.fence
+        self.poisoned = grant.reply.poisoned
+        self.limit = limit
+        self.min_hold = min_hold
+        self.deadline = min(safe_end(grant.asked, wish.lease), limit)
+        self.holders: list[Holder] = [holder]
+        self.grip: weakref.ref[Grip] | None = None
+        self.due = 0.0
+        self.lost = False
+        self.spent = False
+        self.cancelled: asyncio.Task[object] | None = None
+        self.watchers: list[asyncio.Future[None]] = []
+        self._leaving: asyncio.Future[Answer] | None = None
+        self._doubtful = False
+
+    @property
+    def valid(self) -> bool:
+        """Nobody else can hold the lock as long as this is true."""
+        return not self.spent and not self.lost and self.crew.clock.now() < self.deadline
+
+    def lose(self) -> None:
+        """It may have ended: tell everybody who watches."""
+        self.lost = True
+        self._tell()
+
+    def extended(self, asked: float) -> None:
+        """The store confirmed a renewal that was asked for at that time."""
+        self.deadline = min(max(self.deadline, safe_end(asked, self.wish.lease)), self.limit)
+
+    async def extend(self) -> None:
+        """Renew now. Raises `LockNotOwnedError` if it has ended, `BackendError` if the store does not say."""
+        if not self.valid:
+            raise self.gone()
+        asked = self.crew.clock.now()
+        command = Renew(self.token, round(self.wish.lease * 1000))
+        reply = await self.crew.courier.ask(self.wish.key, command, self.deadline - asked, lane=RENEWALS)
+        if reply.verdict is not Verdict.GRANTED:
+            self.lose()
+            raise self.gone()
+        self.extended(asked)
+        if not self.valid:
+            raise self.gone()
+
+    async def downgrade(self) -> "Lease":
+        """Make this write lease a read lease under the same fence, without a gap. This one is spent at once."""
+        if not self.valid:
+            raise self.gone()
+        self.retire()
+        wish = self.wish._replace(mode=Mode.READ)
+        asked = self.crew.clock.now()
+        try:
+            command = Downgrade(self.token, round(wish.lease * 1000))
+            reply = await self.crew.courier.ask(wish.key, command, min(OPERATION, self.deadline - asked))
+        except BaseException:
+            # Nobody knows whether it is a reader now: take back whatever it is.
+            self.crew.courier.undo(wish.key, self.token, wish.lease)
+            raise
+        if reply.verdict is not Verdict.GRANTED:
+            self.lost = True
+            raise self.gone()
+        reader = Lease(self.crew, wish, Grant(self.token, asked, reply), self.holders[0], self.limit)
+        self.crew.took(reader)
+        return reader
+
+    async def release(self, poison: Poison) -> None:
+        """Give it back. Quiet if the store took it, also the second time.
+
+        Raises `LockNotOwnedError` if it had ended before, `BackendError` if the store does not say: then the release
+        goes on in the background until the lease has ended, and may be called again.
+        """
+        leaving = self._leaving
+        if leaving is None or (leaving.done() and isinstance(leaving.result(), BackendError)):
+            leaving = self._send_release(poison)
+        if not leaving.done():
+            await self._wait(leaving)
+        reply = judge(leaving.result())
+        # After a release whose answer was lost, "gone" is what its success looks like.
+        if reply.verdict is not Verdict.GRANTED and not self._doubtful:
+            raise self.gone()
+
+    def gone(self) -> LockNotOwnedError:
+        """Say that this lease is no proof any more."""
+        name = self.wish.name
+        if self.spent and not self.lost:
+            return LockNotOwnedError(f"the guard of {name!r} was released: acquire again")
+        return LockNotOwnedError(f"the lease of {name!r} has ended: somebody else may hold it, acquire again")
+
+    def retire(self) -> None:
+        """Spend it: from here on it proves nothing, is not renewed, and does not count for nesting."""
+        if not self.spent:
+            self.lost = self.lost or self.crew.clock.now() >= self.deadline
+            self.spent = True
+            self.crew.left(self)
+            self._tell()
+
+    def _send_release(self, poison: Poison) -> "asyncio.Future[Answer]":
+        self.retire()
+        self._leaving = leaving = asyncio.get_running_loop().create_future()
+        crew, key = self.crew, self.wish.key
+        command = Release(self.token, self.min_hold, poison)
+        first = not self._doubtful
+
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, BackendError):
+                self._doubtful = True
+                left = self.deadline - crew.clock.now()
+                if first and left > 0:
+                    crew.courier.insist(key, command, left)
+            if not leaving.done():
+                leaving.set_result(answer)
+
+        crew.courier.post(key, command, answered)
+        crew.waiting.released(key)
+        return leaving
+
+    async def _wait(self, leaving: "asyncio.Future[Answer]") -> None:
+        """Wait for the answer without owning it: cancelling this caller takes nothing back."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        leaving.add_done_callback(lambda _: done.done() or done.set_result(None))
+        timer = self.crew.clock.call_later(OPERATION, lambda: done.done() or done.set_result(None))
+        try:
+            await done
+        finally:
+            timer.cancel()
+        if not leaving.done():
+            raise BackendError(f"the release of {self.wish.name!r} was not answered within {OPERATION:g} s")
+
+    def _tell(self) -> None:
+        for watcher in self.watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+        self.watchers.clear()
+
+
+def safe_end(asked: float, lease: float) -> float:
+    """Until when a lease asked for at that time is certainly ours: less 1 % + 2 ms, for clocks drift."""
+    return asked + lease - (lease * 0.01 + 0.002)
+

@@ -1,0 +1,126 @@
+"""One mode of one lock: what `Lock` is, and what `ReadWriteLock.read` and `.write` are."""
+
+import asyncio
+import math
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from grelmicro_fastapi.coordination.backend import Source, crew_of
+from grelmicro_fastapi.coordination.crew import Crew
+from grelmicro_fastapi.coordination.guards import Guard
+from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
+from grelmicro_fastapi.coordination.rules import step
+from grelmicro_fastapi.coordination.state import Mode, Poison, State, Vacate
+from grelmicro_fastapi.coordination.waiting import Wish
+from grelmicro_fastapi.errors import LockNotOwnedError, LockTimeoutError, WouldBlockError
+
+G = TypeVar("G", bound=Guard)
+
+
+class View(Generic[G]):
+    """Acquires a lock in one mode. May be shared by tasks: ownership lies in the guards it hands out."""
+
+    def __init__(self, wish: Wish, source: Source | None, guard: type[G]) -> None:
+        self._wish = wish
+        self._source = source
+        self._guard = guard
+        self._entered: dict[asyncio.Task[object] | None, list[G]] = {}
+
+    @property
+    def name(self) -> str:
+        """What is protected."""
+        return self._wish.name
+
+    async def acquire(self, *, timeout: float | None = None) -> G:
+        """Acquire, waiting for at most `timeout` seconds: None is without end, 0 is one attempt.
+
+        Raises `LockTimeoutError` if somebody else held it until then, `BackendError` if the store gave no verdict,
+        `LockReentrantError` or `LockUpgradeError` if this task holds it already, `DrainingError` while the process
+        shuts down, `QueueFullError` if too many wait here. Whatever it raises, nothing is left held.
+        """
+        return await self._take(self._wish, timeout)
+
+    async def acquire_nowait(self) -> G:
+        """Acquire in one attempt. Raises `WouldBlockError` if somebody else holds it, and otherwise as `acquire`."""
+        try:
+            return await self._take(self._wish, 0)
+        except LockTimeoutError as busy:
+            raise WouldBlockError(str(busy)) from None
+
+    async def extend(self) -> None:
+        """Extend what this task acquired through this object. Raises as `Guard.extend`."""
+        lease = self._mine()
+        if lease is None:
+            raise self._not_owned()
+        await lease.extend()
+
+    async def release(self) -> None:
+        """Release what this task acquired through this object, and never another's. Raises as the guard's `release`."""
+        lease = self._mine()
+        if lease is None:
+            raise self._not_owned()
+        lease.holders.remove(Holder(asyncio.current_task(), self))
+        if not lease.holders:
+            await lease.release(Poison.CLEAR)
+
+    async def locked(self) -> bool:
+        """Ask the store: does anybody hold it, in any mode?"""
+        state = await self._state()
+        return state.writer is not None or bool(state.readers)
+
+    async def owned(self) -> bool:
+        """Ask the store: is what this task acquired through this object still held?"""
+        lease = self._mine()
+        if lease is None or not lease.valid:
+            return False
+        state = await self._state()
+        return lease.token in state.readers or (state.writer is not None and state.writer.token == lease.token)
+
+    async def __aenter__(self) -> G:
+        guard = await self.acquire()
+        self._entered.setdefault(asyncio.current_task(), []).append(guard)
+        return guard
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task = asyncio.current_task()
+        guards = self._entered[task]
+        guard = guards.pop()
+        if not guards:
+            del self._entered[task]
+        await guard.leave(error)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._wish.key!r}>"
+
+    async def _take(self, wish: Wish, timeout: float | None) -> G:
+        if timeout is not None and not 0 <= timeout < math.inf:
+            raise ValueError(f"timeout= is None or a number of seconds from 0 up, not {timeout!r}")
+        crew = self._crew()
+        holder = Holder(asyncio.current_task(), self)
+        if joined := crew.nests(wish):
+            joined.lease.holders.append(holder)
+            return self._guard(joined, holder)
+        grant = await crew.take(wish, timeout)
+        limit = math.inf if wish.max_hold is None else crew.clock.now() + wish.max_hold
+        # From here to the caller there is no await: nothing can come between the grant and its guard.
+        grip = Grip(Lease(crew, wish, grant, holder, limit))
+        crew.took(grip.lease)
+        crew.keep(grip)
+        return self._guard(grip, holder)
+
+    async def _state(self) -> State:
+        state, now = await self._crew().store.peek(self._wish.key)
+        step(state, Vacate(), now)
+        return state
+
+    def _crew(self) -> Crew:
+        return crew_of(self._source)
+
+    def _mine(self) -> Lease | None:
+        return self._crew().taken(self._wish.key, self)
+
+    def _not_owned(self) -> LockNotOwnedError:
+        mode = "reader" if self._wish.mode is Mode.READ else "holder"
+        return LockNotOwnedError(f"this task is no {mode} of {self.name!r} through this object: acquire it first")
