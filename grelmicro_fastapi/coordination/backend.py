@@ -47,6 +47,7 @@ class Source(Protocol):
     @property
     def backend(self) -> Backend:
         """Where states are kept."""
+        ...
 
 
 def crew_of(source: Source | None) -> Crew:
@@ -55,5 +56,7 @@ def crew_of(source: Source | None) -> Crew:
         return source.backend.crew()
     coordination = context.current().coordination
     if not isinstance(coordination, Source):
-        raise NotRunningError("the open app has no Coordination: add a provider to Grelmicro(uses=[...]), or pass backend=")
+        raise NotRunningError(
+            "the open app has no Coordination: add a provider to Grelmicro(uses=[...]), or pass backend="
+        )
     return coordination.backend.crew()

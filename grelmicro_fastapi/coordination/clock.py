@@ -15,6 +15,7 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Never call it. Harmless if it was called already."""
+        ...
 
 
 class Clock(Protocol):
@@ -22,12 +23,15 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds since some fixed moment. Never goes back."""
+        ...
 
     def wall(self) -> float:
         """Seconds since 1970, as the host believes. Never used for a deadline."""
+        ...
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         """Call back on the running loop after `delay` seconds, at once if it is not positive."""
+        ...
 
 
 class SystemClock:
@@ -52,13 +56,3 @@ class SystemClock:
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         """Call back on the running loop."""
         return asyncio.get_running_loop().call_later(max(delay, 0.0), callback)
-
-
-async def sleep(clock: Clock, seconds: float) -> None:
-    """Wait on that clock."""
-    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = clock.call_later(seconds, lambda: woken.done() or woken.set_result(None))
-    try:
-        await woken
-    finally:
-        timer.cancel()

@@ -12,12 +12,15 @@ class Opens(Protocol):
     @property
     def backend(self) -> Backend:
         """Where states are kept."""
+        ...
 
     async def open(self) -> None:
         """Connect on the running loop."""
+        ...
 
     async def close(self) -> None:
         """Undo one `open`."""
+        ...
 
 
 class Coordination:

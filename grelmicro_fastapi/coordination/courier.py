@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 
-from grelmicro_fastapi.coordination.clock import Clock, sleep
+from grelmicro_fastapi.coordination.clock import Clock
+from grelmicro_fastapi.coordination.futures import settle, sleep
 from grelmicro_fastapi.coordination.pace import Pace
 from grelmicro_fastapi.coordination.state import GRAVE, Acquire, Command, Renew, Reply, Undo, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask, Store
@@ -61,8 +62,8 @@ class Courier:
         if self.store.direct:
             return judge((await self.store.apply((Ask(key, command, self.pace.claim),)))[0])
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        parcel = self.post(key, command, lambda got: answer.done() or answer.set_result(got), lane=lane)
-        timer = self.clock.call_later(bound, lambda: answer.done() or answer.set_result(_silence(bound)))
+        parcel = self.post(key, command, lambda got: settle(answer, got), lane=lane)
+        timer = self.clock.call_later(bound, lambda: settle(answer, _silence(bound)))
         try:
             got = await answer
         except BaseException:
@@ -140,7 +141,7 @@ class Courier:
             flight.close()
             raise RuntimeError(f"{type(self.store).__name__} is direct, and yet its apply suspended")
 
-    def _track(self, errand: "asyncio._CoroutineLike[None]") -> None:
+    def _track(self, errand: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(errand)
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)

@@ -6,6 +6,7 @@ They are siblings, never subclasses of each other, so a type checker refuses one
 import asyncio
 from typing import ClassVar, final
 
+from grelmicro_fastapi.coordination.futures import within
 from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
 from grelmicro_fastapi.coordination.state import Mode, Poison
 from grelmicro_fastapi.errors import LockNotOwnedError
@@ -62,17 +63,12 @@ class Guard:
     async def wait_lost(self) -> bool:
         """Wait until the lease is lost (True) or given back (False)."""
         lease = self._grip.lease
-        clock = lease.crew.clock
         while not self.lost and not lease.spent and not self._left:
             watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             lease.watchers.append(watcher)
-            timer = clock.call_later(
-                lease.deadline - clock.now(), lambda w=watcher: w.done() or w.set_result(None)  # type: ignore[misc]  # a default
-            )
             try:
-                await watcher
+                await within(lease.crew.clock, lease.deadline - lease.crew.clock.now(), watcher)
             finally:
-                timer.cancel()
                 if watcher in lease.watchers:
                     lease.watchers.remove(watcher)
         return self.lost
@@ -87,7 +83,7 @@ class Guard:
         if self._left and not lost:
             return
         task = lease.cancelled
-        if task and task is asyncio.current_task() and isinstance(error, asyncio.CancelledError):
+        if task is not None and task is asyncio.current_task() and isinstance(error, asyncio.CancelledError):
             lease.cancelled = None
             # It was the keeper that cancelled the body. If nobody else did as well, what happened is the loss.
             if not task.uncancel():

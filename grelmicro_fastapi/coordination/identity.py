@@ -36,9 +36,7 @@ def default_worker() -> str:
 def mint(worker: str | None) -> str:
     """Make the token of a new attempt of the running task: never given out before, not to be guessed."""
     process = _process
-    return (
-        f"{worker or process.worker}:task:{id(asyncio.current_task()):x}:{next(process.attempts):x}.{process.secret}"
-    )
+    return f"{worker or process.worker}:task:{id(asyncio.current_task()):x}:{next(process.attempts):x}.{process.secret}"
 
 
 def seat(channel: str, mode: Mode) -> str:

@@ -5,6 +5,7 @@ import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from grelmicro_fastapi.coordination.courier import OPERATION, judge
+from grelmicro_fastapi.coordination.futures import settle, within
 from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Verdict
 from grelmicro_fastapi.coordination.store import Answer
 from grelmicro_fastapi.coordination.waiting import Grant, Wish
@@ -173,8 +174,7 @@ class Lease:
                 left = self.deadline - crew.clock.now()
                 if first and left > 0:
                     crew.courier.insist(key, command, left)
-            if not leaving.done():
-                leaving.set_result(answer)
+            settle(leaving, answer)
 
         crew.courier.post(key, command, answered)
         crew.waiting.released(key)
@@ -183,23 +183,17 @@ class Lease:
     async def _wait(self, leaving: "asyncio.Future[Answer]") -> None:
         """Wait for the answer without owning it: cancelling this caller takes nothing back."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        leaving.add_done_callback(lambda _: done.done() or done.set_result(None))
-        timer = self.crew.clock.call_later(OPERATION, lambda: done.done() or done.set_result(None))
-        try:
-            await done
-        finally:
-            timer.cancel()
+        leaving.add_done_callback(lambda _: settle(done, None))
+        await within(self.crew.clock, OPERATION, done)
         if not leaving.done():
             raise BackendError(f"the release of {self.wish.name!r} was not answered within {OPERATION:g} s")
 
     def _tell(self) -> None:
         for watcher in self.watchers:
-            if not watcher.done():
-                watcher.set_result(None)
+            settle(watcher, None)
         self.watchers.clear()
 
 
 def safe_end(asked: float, lease: float) -> float:
     """Until when a lease asked for at that time is certainly ours: less 1 % + 2 ms, for clocks drift."""
     return asked + lease - (lease * 0.01 + 0.002)
-

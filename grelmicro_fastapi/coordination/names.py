@@ -11,8 +11,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 def check_name(name: str) -> str:
     """Return the name, or raise `ValueError`: 1 to 512 bytes of UTF-8 without control characters."""
-    if not isinstance(name, str):
-        raise TypeError(f"a lock's name is a str, not {type(name).__name__}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

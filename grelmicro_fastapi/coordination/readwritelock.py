@@ -8,7 +8,7 @@ from grelmicro_fastapi.coordination.guards import ReadGuard, WriteGuard
 from grelmicro_fastapi.coordination.names import READWRITELOCK
 from grelmicro_fastapi.coordination.options import LockOptions, wish
 from grelmicro_fastapi.coordination.state import Mode
-from grelmicro_fastapi.coordination.view import View
+from grelmicro_fastapi.coordination.view import View, look
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class ReadWriteLock:
         **options: Unpack[LockOptions],
     ) -> None:
         write = wish("READWRITELOCK", READWRITELOCK, name, Mode.WRITE, options, env_load)
+        self._source = backend
         self.read = ReadView(write._replace(mode=Mode.READ), backend, ReadGuard)
         self.write = WriteView(write, backend, WriteGuard)
 
@@ -71,7 +72,7 @@ class ReadWriteLock:
 
     async def state(self) -> ReadWriteLockState:
         """Ask the store who is in. Raises `BackendError` if it does not say."""
-        state = await self.write._state()
+        state = await look(self._source, READWRITELOCK + self.name)
         return ReadWriteLockState(
             generation=state.fence,
             writing=state.writer is not None,

@@ -67,9 +67,9 @@ class State:
     fence: int = 0
     poisoned: bool = False
     writer: Writer | None = None
-    readers: dict[str, int] = field(default_factory=dict)
-    seats: list[Seat] = field(default_factory=list)
-    graves: dict[str, int] = field(default_factory=dict)
+    readers: dict[str, int] = field(default_factory=dict[str, int])
+    seats: list[Seat] = field(default_factory=list[Seat])
+    graves: dict[str, int] = field(default_factory=dict[str, int])
     claimant: str = ""
     touched: int = 0
     version: int = VERSION
@@ -100,18 +100,27 @@ class Renew(NamedTuple):
 
 
 class Downgrade(NamedTuple):
-    """Make the writer a reader in one step, under the same fence. Publishes: poison ends as with a clean release."""
+    """Make the writer a reader in one step, under the same fence. Publishes: poison ends as with a clean release.
+
+    `fence` as in `Release`.
+    """
 
     token: str
     ttl: int
+    fence: int = 0
 
 
 class Release(NamedTuple):
-    """Give a lease back. A writer stays as a cooldown until `min_hold` ms after its grant."""
+    """Give a lease back. A writer stays as a cooldown until `min_hold` ms after its grant.
+
+    `fence` says which grant of the token is meant (0: whichever). A resent Acquire may arrive after the lease ended and
+    be granted once more; a late Release of the first grant must not end the second, and with it a poison it never saw.
+    """
 
     token: str
     min_hold: int = 0
     poison: Poison = Poison.CLEAR
+    fence: int = 0
 
 
 class Undo(NamedTuple):
@@ -146,7 +155,7 @@ class Vacate(NamedTuple):
 
 
 class Purge(NamedTuple):
-    """May the name be dropped? Granted if nothing is in it, nothing is poisoned, it is no tick, and it idled `idle` ms."""
+    """May the name be dropped? Granted if nothing is in it, it is not poisoned and no tick, and idle for `idle` ms."""
 
     idle: int
 

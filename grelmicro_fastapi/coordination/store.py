@@ -56,27 +56,34 @@ class Store(Protocol):
     @property
     def scope(self) -> Scope:
         """How far its word reaches."""
+        ...
 
     @property
     def place(self) -> float:
         """Seconds that a seat lasts without asking."""
+        ...
 
     @property
     def direct(self) -> bool:
-        """True if `apply` never suspends: then a caller may carry its own commands, for no cancellation can reach it."""
+        """True if `apply` never suspends: then a caller may carry its own commands, no cancellation can reach it."""
+        ...
 
     @property
     def channel(self) -> str:
         """Names this store object among all that share the states. Its seats are `{channel}/r` and `{channel}/w`."""
+        ...
 
     async def open(self) -> None:
         """Connect. Raises `BackendError` if the store is down; may be called again, also after `close`."""
+        ...
 
     async def close(self) -> None:
         """Give every connection back. Safe to call twice."""
+        ...
 
     def lane(self, key: str) -> Hashable:
         """What may travel together: asks of one lane go in one `apply`, one batch at a time."""
+        ...
 
     async def apply(self, asks: Sequence[Ask]) -> Sequence[Answer]:
         """Let the law advance each key, each atomically, in the order given. A failed ask fails alone.
@@ -85,18 +92,27 @@ class Store(Protocol):
         bounds the call in time by cancelling it: after that the store must be usable again, and may be called from
         another lane meanwhile.
         """
+        ...
 
     async def peek(self, key: str) -> Snapshot:
         """Read one state and the store's clock, changing nothing."""
+        ...
 
     def keys(self, prefix: str) -> AsyncIterator[str]:
         """Every key kept that starts with `prefix`, in no order."""
+        ...
 
     async def listen(self, woken: Woken) -> None:
-        """Report wakes for this store's seats until cancelled; reconnects by itself. Polling covers what it cannot hear."""
+        """Report wakes for this store's seats until cancelled, reconnecting by itself.
+
+        Returns, or raises `BackendError`, only if wakes can never be heard here: then waiters poll.
+        """
+        ...
 
     async def vacate(self) -> int:
         """Bury what is dead, in place, nothing else. How many keys changed."""
+        ...
 
     async def purge(self, idle: float) -> int:
-        """Drop names idle for so many seconds. A name that comes back starts above every fence it had. How many went."""
+        """Drop names idle for so many seconds; how many. One that comes back starts above every fence it had."""
+        ...

@@ -65,7 +65,7 @@ class View(Generic[G]):
 
     async def locked(self) -> bool:
         """Ask the store: does anybody hold it, in any mode?"""
-        state = await self._state()
+        state = await look(self._source, self._wish.key)
         return state.writer is not None or bool(state.readers)
 
     async def owned(self) -> bool:
@@ -73,7 +73,7 @@ class View(Generic[G]):
         lease = self._mine()
         if lease is None or not lease.valid:
             return False
-        state = await self._state()
+        state = await look(self._source, self._wish.key)
         return lease.token in state.readers or (state.writer is not None and state.writer.token == lease.token)
 
     async def __aenter__(self) -> G:
@@ -110,11 +110,6 @@ class View(Generic[G]):
         crew.keep(grip)
         return self._guard(grip, holder)
 
-    async def _state(self) -> State:
-        state, now = await self._crew().store.peek(self._wish.key)
-        step(state, Vacate(), now)
-        return state
-
     def _crew(self) -> Crew:
         return crew_of(self._source)
 
@@ -124,3 +119,10 @@ class View(Generic[G]):
     def _not_owned(self) -> LockNotOwnedError:
         mode = "reader" if self._wish.mode is Mode.READ else "holder"
         return LockNotOwnedError(f"this task is no {mode} of {self.name!r} through this object: acquire it first")
+
+
+async def look(source: Source | None, key: str) -> State:
+    """What the store keeps for a key, without the dead."""
+    state, now = await crew_of(source).store.peek(key)
+    step(state, Vacate(), now)
+    return state

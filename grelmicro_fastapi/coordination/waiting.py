@@ -8,6 +8,7 @@ nor a third of its place.
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from grelmicro_fastapi.coordination.clock import Clock, Timer
@@ -88,7 +89,7 @@ class Waiting:
         """Queue, asking at once if nobody here knows better. Raises `QueueFullError`."""
         place = (wish.key, wish.mode)
         queue = self._queues.get(place)
-        if queue is None:
+        if not queue:
             queue = self._queues[place] = _Queue(self, *place)
         elif len(queue.waiters) >= CROWD:
             raise QueueFullError(f"{CROWD} callers wait for {wish.name!r} already: try again later")
@@ -109,8 +110,9 @@ class Waiting:
                 queue.wake(0)
             return
         for mode in Mode:
-            if wake.seat == seat(self.courier.store.channel, mode) and (queue := self._queues.get((wake.key, mode))):
-                queue.wake(wake.after)
+            waiting = self._queues.get((wake.key, mode))
+            if waiting and wake.seat == seat(self.courier.store.channel, mode):
+                waiting.wake(wake.after)
 
     def released(self, key: str) -> None:
         """A lease of ours was just given back: let the next one here ask in the same batch."""
@@ -205,7 +207,7 @@ class _Queue:
                 wish.expect,
                 wish.note,
             )
-            parcel = courier.post(self._key, command, lambda got, waiter=waiter: self._answered(waiter, got))
+            parcel = courier.post(self._key, command, partial(self._answered, waiter))
             waiter.parcel = None if parcel.landed else parcel
 
     def _answered(self, waiter: Waiter, answer: Answer) -> None:
@@ -236,7 +238,9 @@ class _Queue:
             waiter.future.set_result(Grant(waiter.token, waiter.asked, reply))
         elif reply.verdict is Verdict.MISMATCH:
             name = waiter.wish.name
-            stale = StaleGenerationError(f"{name!r} is not at generation {waiter.wish.expect}: read it again", reply.fence)
+            stale = StaleGenerationError(
+                f"{name!r} is not at generation {waiter.wish.expect}: read it again", reply.fence
+            )
             waiter.future.set_exception(stale)
         else:
             waiter.future.set_exception(BackendError(f"the store refused {waiter.wish.name!r}: {reply.verdict.value}"))
