@@ -15,6 +15,8 @@ class Backend:
     def __init__(self, name: str = "backend") -> None:
         self.name = name
         self._crews: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Crew] = weakref.WeakKeyDictionary()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._crew: Crew | None = None
 
     @property
     def backend(self) -> "Backend":
@@ -23,8 +25,12 @@ class Backend:
 
     def crew(self) -> Crew:
         """The crew that works on the running loop. Raises `NotRunningError` if its provider is not open here."""
+        loop = asyncio.get_running_loop()
+        # Nearly every process has one loop: remember it, a weak map costs more than the rest of the call.
+        if loop is self._loop and self._crew:
+            return self._crew
         try:
-            return self._crews[asyncio.get_running_loop()]
+            return self._crews[loop]
         except KeyError:
             raise NotRunningError(
                 f"the {self.name} provider is not open on this event loop: enter `async with provider`, or open the "
@@ -34,10 +40,12 @@ class Backend:
     def attach(self, loop: asyncio.AbstractEventLoop, crew: Crew) -> None:
         """From now on this crew works on that loop."""
         self._crews[loop] = crew
+        self._loop, self._crew = loop, crew
 
     def detach(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on nobody does."""
         self._crews.pop(loop, None)
+        self._loop = self._crew = None
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ wake up with guards that still look valid.
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 
@@ -37,17 +38,10 @@ class Clock(Protocol):
 class SystemClock:
     """The host's clock."""
 
-    if hasattr(time, "CLOCK_BOOTTIME"):
-
-        def now(self) -> float:
-            """Seconds since the machine booted, sleep included."""
-            return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-    else:
-
-        def now(self) -> float:
-            """Seconds on the monotonic clock: on this platform the nearest to a boot clock."""
-            return time.monotonic()
+    now = staticmethod(
+        partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+    )
+    """Seconds since the machine booted, sleep included where the platform counts it."""
 
     def wall(self) -> float:
         """Seconds since 1970."""

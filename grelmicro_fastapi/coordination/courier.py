@@ -15,7 +15,7 @@ from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.futures import settle, sleep
 from grelmicro_fastapi.coordination.pace import Pace
 from grelmicro_fastapi.coordination.state import GRAVE, Acquire, Command, Renew, Reply, Undo, Verdict
-from grelmicro_fastapi.coordination.store import Answer, Ask, Store
+from grelmicro_fastapi.coordination.store import Answer, Ask, DirectStore, Store
 from grelmicro_fastapi.errors import BackendError
 
 OPERATION = 5.0
@@ -51,6 +51,8 @@ class Courier:
         self.store = store
         self.clock = clock
         self.pace = Pace(clock, store.place)
+        self.at_once = store.at_once if isinstance(store, DirectStore) else None
+        """Carries a command in the caller's own step, where the store can: then nothing is ever under way."""
         self._lanes: dict[Hashable, _Lane] = {}
         self._errands: set[asyncio.Task[None]] = set()
 
@@ -59,8 +61,8 @@ class Courier:
 
         Raises `BackendError` if there is none by then. An acquire is undone then, and when the caller is cancelled.
         """
-        if self.store.direct:
-            return judge((await self.store.apply((Ask(key, command, self.pace.claim),)))[0])
+        if self.at_once:
+            return judge(self.at_once(Ask(key, command, self.pace.claim)))
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         parcel = self.post(key, command, lambda got: settle(answer, got), lane=lane)
         timer = self.clock.call_later(bound, lambda: settle(answer, _silence(bound)))
@@ -82,8 +84,9 @@ class Courier:
     ) -> Parcel:
         """Send without waiting. `lane` names a lane apart from the others, `first` jumps the queue of its lane."""
         parcel = Parcel(key, command, done)
-        if self.store.direct:
-            self._carry_now(parcel)
+        if self.at_once:
+            parcel.sent = True
+            self.answered(parcel, self.at_once(Ask(key, command, self.pace.claim)))
             return parcel
         name = (lane, self.store.lane(key))
         road = self._lanes.get(name)
@@ -127,19 +130,6 @@ class Courier:
                 self.undo(parcel.key, command.token, command.ttl / 1000)
         parcel.landed = True
         parcel.done(answer)
-
-    def _carry_now(self, parcel: Parcel) -> None:
-        parcel.sent = True
-        flight = self.store.apply((Ask(parcel.key, parcel.command, self.pace.claim),))
-        try:
-            flight.send(None)
-        except StopIteration as landed:
-            self.answered(parcel, landed.value[0])
-        except BackendError as error:
-            self.answered(parcel, error)
-        else:
-            flight.close()
-            raise RuntimeError(f"{type(self.store).__name__} is direct, and yet its apply suspended")
 
     def _track(self, errand: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(errand)

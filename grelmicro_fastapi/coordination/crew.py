@@ -10,8 +10,8 @@ from grelmicro_fastapi.coordination.courier import OPERATION, Courier
 from grelmicro_fastapi.coordination.identity import mint
 from grelmicro_fastapi.coordination.keeper import Keeper
 from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease, safe_end
-from grelmicro_fastapi.coordination.state import Acquire, Mode, Verdict
-from grelmicro_fastapi.coordination.store import Store
+from grelmicro_fastapi.coordination.state import Acquire, Mode, Reply, Verdict
+from grelmicro_fastapi.coordination.store import Ask, Store
 from grelmicro_fastapi.coordination.waiting import Grant, Waiting, Wish
 from grelmicro_fastapi.errors import (
     BackendError,
@@ -66,19 +66,24 @@ class Crew:
             raise _drained()
         if timeout == 0:
             return await self._try(wish)
-        if self.store.direct and (wish.key, wish.mode) not in self.waiting:
-            asked, token = self.clock.now(), mint(wish.worker)
-            command = Acquire(token, wish.mode, round(wish.lease * 1000), expect=wish.expect, note=wish.note)
-            reply = await self.courier.ask(wish.key, command)
-            if reply.verdict is Verdict.GRANTED:
-                return self._checked(wish, Grant(token, asked, reply))
         return await self._wait(wish, timeout)
 
-    def nests(self, wish: Wish) -> Grip | None:
+    def take_at_once(self, wish: Wish, task: object) -> Grant | None:
+        """Acquire where that needs no waiting: the store is in our memory, the lock is free, and nobody queues."""
+        at_once = self.courier.at_once
+        if at_once is None or self.draining or (wish.key, wish.mode) in self.waiting:
+            return None
+        asked, token = self.clock.now(), mint(wish.worker, task)
+        command = Acquire(token, wish.mode, wish.ttl, expect=wish.expect, note=wish.note)
+        answer = at_once(Ask(wish.key, command, self.courier.pace.claim))
+        if isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED:
+            return Grant(token, asked, answer)
+        return None
+
+    def nests(self, wish: Wish, task: object) -> Grip | None:
         """Return the grip of the read lease to join, if any. Raises if the running task would wait for itself."""
-        task = asyncio.current_task()
-        for lease in self._valid(wish.key):
-            if any(holder.task is task for holder in lease.holders):
+        for lease in self._leases.get(wish.key, ()):
+            if any(holder.task is task for holder in lease.holders) and lease.valid:
                 if wish.mode is Mode.WRITE and lease.wish.mode is Mode.READ:
                     raise LockUpgradeError(
                         f"this task reads {wish.name!r} and asks to write it: two such would wait for each other for "
@@ -137,8 +142,8 @@ class Crew:
         self._crowded = max(1024, 2 * len(self._leases))
 
     async def _try(self, wish: Wish) -> Grant:
-        asked, token = self.clock.now(), mint(wish.worker)
-        command = Acquire(token, wish.mode, round(wish.lease * 1000), expect=wish.expect, note=wish.note)
+        asked, token = self.clock.now(), mint(wish.worker, asyncio.current_task())
+        command = Acquire(token, wish.mode, wish.ttl, expect=wish.expect, note=wish.note)
         reply = await self.courier.ask(wish.key, command, min(OPERATION, wish.lease))
         if reply.verdict is Verdict.GRANTED:
             return self._checked(wish, Grant(token, asked, reply))

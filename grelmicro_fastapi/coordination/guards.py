@@ -82,12 +82,8 @@ class Guard:
         lease, lost = self._grip.lease, self.lost
         if self._left and not lost:
             return
-        task = lease.cancelled
-        if task is not None and task is asyncio.current_task() and isinstance(error, asyncio.CancelledError):
-            lease.cancelled = None
-            # It was the keeper that cancelled the body. If nobody else did as well, what happened is the loss.
-            if not task.uncancel():
-                raise self._gone() from error
+        if isinstance(error, asyncio.CancelledError) and lease.uncancel():
+            raise self._gone() from error
         try:
             await self._give_back(Poison.CLEAR if error is None else Poison.KEEP)
         except Exception as trouble:

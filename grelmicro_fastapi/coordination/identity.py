@@ -3,7 +3,6 @@
 A token proves ownership, so it is a secret: it goes to the store and nowhere else.
 """
 
-import asyncio
 import itertools
 import os
 import secrets
@@ -33,10 +32,10 @@ def default_worker() -> str:
     return _process.worker
 
 
-def mint(worker: str | None) -> str:
-    """Make the token of a new attempt of the running task: never given out before, not to be guessed."""
+def mint(worker: str | None, task: object) -> str:
+    """Make the token of a new attempt of that task: never given out before, not to be guessed."""
     process = _process
-    return f"{worker or process.worker}:task:{id(asyncio.current_task()):x}:{next(process.attempts):x}.{process.secret}"
+    return f"{worker or process.worker}:task:{id(task):x}:{next(process.attempts):x}.{process.secret}"
 
 
 def seat(channel: str, mode: Mode) -> str:

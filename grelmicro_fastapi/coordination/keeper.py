@@ -107,7 +107,7 @@ class Keeper:
 
         # Should no answer come at all, we look again at the deadline.
         self._plan(charge, lease.deadline)
-        self._courier.post(lease.wish.key, Renew(lease.token, round(lease.wish.lease * 1000)), answered, lane=RENEWALS)
+        self._courier.post(lease.wish.key, Renew(lease.token, lease.wish.ttl), answered, lane=RENEWALS)
 
     def _lost(self, charge: _Charge, why: str) -> None:
         lease = charge.lease

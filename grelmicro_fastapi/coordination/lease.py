@@ -2,12 +2,13 @@
 
 import asyncio
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from grelmicro_fastapi.coordination.courier import OPERATION, judge
 from grelmicro_fastapi.coordination.futures import settle, within
 from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Verdict
-from grelmicro_fastapi.coordination.store import Answer
+from grelmicro_fastapi.coordination.store import Answer, Ask
 from grelmicro_fastapi.coordination.waiting import Grant, Wish
 from grelmicro_fastapi.errors import BackendError, LockNotOwnedError
 
@@ -43,6 +44,7 @@ class Lease:
     """
 
     __slots__ = (
+        "_answer",
         "_doubtful",
         "_leaving",
         "cancelled",
@@ -78,7 +80,8 @@ class Lease:
         self.spent = False
         self.cancelled: asyncio.Task[object] | None = None
         self.watchers: list[asyncio.Future[None]] = []
-        self._leaving: asyncio.Future[Answer] | None = None
+        self._answer: Answer | None = None
+        self._leaving = False
         self._doubtful = False
 
     @property
@@ -100,7 +103,7 @@ class Lease:
         if not self.valid:
             raise self.gone()
         asked = self.crew.clock.now()
-        command = Renew(self.token, round(self.wish.lease * 1000))
+        command = Renew(self.token, self.wish.ttl)
         reply = await self.crew.courier.ask(self.wish.key, command, self.deadline - asked, lane=RENEWALS)
         if reply.verdict is not Verdict.GRANTED:
             self.lose()
@@ -117,7 +120,7 @@ class Lease:
         wish = self.wish._replace(mode=Mode.READ)
         asked = self.crew.clock.now()
         try:
-            command = Downgrade(self.token, round(wish.lease * 1000))
+            command = Downgrade(self.token, wish.ttl)
             reply = await self.crew.courier.ask(wish.key, command, min(OPERATION, self.deadline - asked))
         except BaseException:
             # Nobody knows whether it is a reader now: take back whatever it is.
@@ -136,12 +139,10 @@ class Lease:
         Raises `LockNotOwnedError` if it had ended before, `BackendError` if the store does not say: then the release
         goes on in the background until the lease has ended, and may be called again.
         """
-        leaving = self._leaving
-        if leaving is None or (leaving.done() and isinstance(leaving.result(), BackendError)):
-            leaving = self._send_release(poison)
-        if not leaving.done():
-            await self._wait(leaving)
-        reply = judge(leaving.result())
+        answer = self._answer
+        if answer is None or isinstance(answer, BackendError):
+            answer = self._send_release(poison) or await self._released()
+        reply = judge(answer)
         # After a release whose answer was lost, "gone" is what its success looks like.
         if reply.verdict is not Verdict.GRANTED and not self._doubtful:
             raise self.gone()
@@ -153,6 +154,11 @@ class Lease:
             return LockNotOwnedError(f"the guard of {name!r} was released: acquire again")
         return LockNotOwnedError(f"the lease of {name!r} has ended: somebody else may hold it, acquire again")
 
+    def uncancel(self) -> bool:
+        """Was the running task cancelled because of this loss, and for nothing else?"""
+        task, self.cancelled = self.cancelled, None
+        return task is not None and asyncio.current_task() is task and task.uncancel() == 0
+
     def retire(self) -> None:
         """Spend it: from here on it proves nothing, is not renewed, and does not count for nesting."""
         if not self.spent:
@@ -161,32 +167,32 @@ class Lease:
             self.crew.left(self)
             self._tell()
 
-    def _send_release(self, poison: Poison) -> "asyncio.Future[Answer]":
+    def _send_release(self, poison: Poison) -> Answer | None:
         self.retire()
-        self._leaving = leaving = asyncio.get_running_loop().create_future()
         crew, key = self.crew, self.wish.key
-        command = Release(self.token, self.min_hold, poison)
-        first = not self._doubtful
-
-        def answered(answer: Answer) -> None:
-            if isinstance(answer, BackendError):
-                self._doubtful = True
-                left = self.deadline - crew.clock.now()
-                if first and left > 0:
-                    crew.courier.insist(key, command, left)
-            settle(leaving, answer)
-
-        crew.courier.post(key, command, answered)
+        courier, command = crew.courier, Release(self.token, self.min_hold, poison)
+        if courier.at_once:
+            self._answer = courier.at_once(Ask(key, command, courier.pace.claim))
+        elif not self._leaving:
+            self._answer, self._leaving = None, True
+            courier.post(key, command, partial(self._left, command))
         crew.waiting.released(key)
-        return leaving
+        return self._answer
 
-    async def _wait(self, leaving: "asyncio.Future[Answer]") -> None:
+    def _left(self, command: Release, answer: Answer) -> None:
+        self._answer, self._leaving = answer, False
+        left = self.deadline - self.crew.clock.now()
+        if isinstance(answer, BackendError) and left > 0 and not self._doubtful:
+            self.crew.courier.insist(self.wish.key, command, left)
+        self._doubtful = self._doubtful or isinstance(answer, BackendError)
+        self._tell()
+
+    async def _released(self) -> Answer:
         """Wait for the answer without owning it: cancelling this caller takes nothing back."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        leaving.add_done_callback(lambda _: settle(done, None))
+        self.watchers.append(done)
         await within(self.crew.clock, OPERATION, done)
-        if not leaving.done():
-            raise BackendError(f"the release of {self.wish.name!r} was not answered within {OPERATION:g} s")
+        return self._answer or BackendError(f"no answer to the release of {self.wish.name!r} within {OPERATION:g} s")
 
     def _tell(self) -> None:
         for watcher in self.watchers:

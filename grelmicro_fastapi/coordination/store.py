@@ -6,7 +6,7 @@ it in one atomic step, saves it, and tells the seats that the reply names.
 
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from grelmicro_fastapi.coordination.state import Command, Reply, State
 from grelmicro_fastapi.errors import BackendError
@@ -64,11 +64,6 @@ class Store(Protocol):
         ...
 
     @property
-    def direct(self) -> bool:
-        """True if `apply` never suspends: then a caller may carry its own commands, no cancellation can reach it."""
-        ...
-
-    @property
     def channel(self) -> str:
         """Names this store object among all that share the states. Its seats are `{channel}/r` and `{channel}/w`."""
         ...
@@ -115,4 +110,13 @@ class Store(Protocol):
 
     async def purge(self, idle: float) -> int:
         """Drop names idle for so many seconds; how many. One that comes back starts above every fence it had."""
+        ...
+
+
+@runtime_checkable
+class DirectStore(Protocol):
+    """A store in our own memory: callers carry their own commands, for no cancellation can come between."""
+
+    def at_once(self, ask: Ask) -> Answer:
+        """Let the law advance one key, now."""
         ...

@@ -98,11 +98,12 @@ class View(Generic[G]):
         if timeout is not None and not 0 <= timeout < math.inf:
             raise ValueError(f"timeout= is None or a number of seconds from 0 up, not {timeout!r}")
         crew = self._crew()
-        holder = Holder(asyncio.current_task(), self)
-        if joined := crew.nests(wish):
+        task = asyncio.current_task()
+        holder = Holder(task, self)
+        if joined := crew.nests(wish, task):
             joined.lease.holders.append(holder)
             return self._guard(joined, holder)
-        grant = await crew.take(wish, timeout)
+        grant = crew.take_at_once(wish, task) or await crew.take(wish, timeout)
         limit = math.inf if wish.max_hold is None else crew.clock.now() + wish.max_hold
         # From here to the caller there is no await: nothing can come between the grant and its guard.
         grip = Grip(Lease(crew, wish, grant, holder, limit))

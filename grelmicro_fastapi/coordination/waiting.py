@@ -38,6 +38,11 @@ class Wish(NamedTuple):
     expect: int | None = None
     note: str = ""
 
+    @property
+    def ttl(self) -> int:
+        """The lease in ms."""
+        return round(self.lease * 1000)
+
 
 class Grant(NamedTuple):
     """A granted attempt. `asked` is the clock's time just before the request was sent."""
@@ -50,12 +55,13 @@ class Grant(NamedTuple):
 class Waiter:
     """One caller in the queue."""
 
-    __slots__ = ("asked", "error", "future", "held", "parcel", "retry", "token", "wish")
+    __slots__ = ("asked", "error", "future", "held", "parcel", "retry", "task", "token", "wish")
 
     def __init__(self, wish: Wish, future: "asyncio.Future[Grant]") -> None:
         self.wish = wish
         self.future = future
-        self.token = mint(wish.worker)
+        self.task = asyncio.current_task()
+        self.token = mint(wish.worker, self.task)
         self.asked = 0.0
         self.parcel: Parcel | None = None
         self.held = False
@@ -200,7 +206,7 @@ class _Queue:
             command = Acquire(
                 waiter.token,
                 self._mode,
-                round(wish.lease * 1000),
+                wish.ttl,
                 self._seat,
                 courier.pace.place,
                 left < 0,
@@ -251,7 +257,7 @@ class _Queue:
         self._failing = self._failing or now
         waiter.error = error
         # That attempt is being undone: the next one needs a token of its own.
-        waiter.token = mint(waiter.wish.worker)
+        waiter.token = mint(waiter.wish.worker, waiter.task)
         if not waiter.held or now - self._failing > OPERATION:
             self.waiters.remove(waiter)
             if not waiter.future.done():

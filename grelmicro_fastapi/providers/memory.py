@@ -6,14 +6,13 @@ import copy
 import secrets
 import threading
 from collections.abc import AsyncIterator, Hashable, Sequence
+from typing import Self
 
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.rules import step
-from grelmicro_fastapi.coordination.state import CLAIM, Purge, State, Vacate, Verdict
+from grelmicro_fastapi.coordination.state import CLAIM, Purge, Reply, State, Vacate, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask, Scope, Snapshot, Wake, Woken
 from grelmicro_fastapi.providers.base import Provider, newer
-
-Told = list[tuple[str, tuple[tuple[str, int], ...]]]
 
 
 class _States:
@@ -30,20 +29,19 @@ class _States:
     def now(self) -> int:
         return int((self.clock.now() + self.ahead) * 1000)
 
-    def tell(self, told: Told) -> None:
+    def tell(self, key: str, wakes: tuple[tuple[str, int], ...]) -> None:
         here = asyncio.get_running_loop()
-        for key, wakes in told:
-            for seat, after in wakes:
-                listener = self.listeners.get(seat.rpartition("/")[0])
-                if not listener:
-                    continue
-                loop, woken = listener
-                if loop is here:
-                    loop.call_soon(woken, Wake(key, seat, after))
-                    continue
-                # A loop that is closed has nobody left to wake.
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(woken, Wake(key, seat, after))
+        for seat, after in wakes:
+            listener = self.listeners.get(seat.rpartition("/")[0])
+            if not listener:
+                continue
+            loop, woken = listener
+            if loop is here:
+                loop.call_soon(woken, Wake(key, seat, after))
+                continue
+            # A loop that is closed has nobody left to wake.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(woken, Wake(key, seat, after))
 
 
 class MemoryStore:
@@ -51,7 +49,6 @@ class MemoryStore:
 
     scope = Scope.PROCESS
     place = 3.0
-    direct = True
 
     def __init__(self, states: _States) -> None:
         self.channel = secrets.token_hex(8)
@@ -67,28 +64,25 @@ class MemoryStore:
         """Anything may travel together."""
         return None
 
+    def at_once(self, ask: Ask) -> Answer:
+        """Let the law advance one key."""
+        key, command, claim = ask
+        states = self._states
+        with states.lock:
+            state = states.kept.get(key)
+            if state is None:
+                reply = self._begin(ask)
+            else:
+                reply = step(state, command, states.now(), claim)
+                if reply.verdict is Verdict.NEWER:
+                    return newer(key, state.version)
+        if reply.wakes:
+            states.tell(key, reply.wakes)
+        return reply
+
     async def apply(self, asks: Sequence[Ask]) -> Sequence[Answer]:
         """Let the law advance each key. Never suspends."""
-        states = self._states
-        kept = states.kept
-        answers: list[Answer] = []
-        told: Told = []
-        with states.lock:
-            now = states.now()
-            for key, command, claim in asks:
-                state = kept.get(key)
-                known = state is not None
-                if state is None:
-                    state = State(states.floor)
-                reply = step(state, command, now, claim)
-                if not known and state != State(states.floor):
-                    kept[key] = state
-                if reply.wakes:
-                    told.append((key, reply.wakes))
-                answers.append(reply if reply.verdict is not Verdict.NEWER else newer(key, state.version))
-        if told:
-            states.tell(told)
-        return answers
+        return [self.at_once(ask) for ask in asks]
 
     async def peek(self, key: str) -> Snapshot:
         """Read one state."""
@@ -120,20 +114,31 @@ class MemoryStore:
 
     async def purge(self, idle: float) -> int:
         """Drop names idle for so many seconds."""
-        states, ask, gone, told = self._states, Purge(int(idle * 1000)), 0, Told()
+        states, ask, told = self._states, Purge(int(idle * 1000)), list[tuple[str, Reply]]()
+        gone = 0
         with states.lock:
             now = states.now()
             for key, state in list(states.kept.items()):
                 reply = step(state, ask, now)
                 if reply.wakes:
-                    told.append((key, reply.wakes))
+                    told.append((key, reply))
                 if reply.verdict is Verdict.GRANTED:
                     gone += 1
                     # A dropped name that comes back starts above every fence it had.
                     states.floor = max(states.floor, state.fence)
                     del states.kept[key]
-        states.tell(told)
+        for key, reply in told:
+            states.tell(key, reply.wakes)
         return gone
+
+    def _begin(self, ask: Ask) -> Reply:
+        """The first command for a name. What leaves no trace is not kept."""
+        states = self._states
+        state = State(states.floor)
+        reply = step(state, ask.command, states.now(), ask.claim)
+        if state != State(states.floor):
+            states.kept[ask.key] = state
+        return reply
 
     def _kept(self, prefix: str = "") -> list[str]:
         with self._states.lock:
@@ -152,6 +157,11 @@ class MemoryProvider(Provider):
     def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__(clock=clock)
         self._states = _States(self.clock)
+
+    @classmethod
+    def from_url(cls, url: str, *, clock: Clock | None = None) -> Self:
+        """Make one: `memory://` names no place."""
+        return cls(clock=clock)
 
     def _store(self) -> MemoryStore:
         return MemoryStore(self._states)
