@@ -17,12 +17,14 @@ takes "now" from outside.
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grelmicro_fastapi.coordination.store import Store
 from grelmicro_fastapi.providers.memory import MemoryProvider
+from grelmicro_fastapi.providers.sqlite import SqliteProvider
 from grelmicro_fastapi.testing.clock import ManualClock
 
 
@@ -62,8 +64,15 @@ async def _memory() -> AsyncIterator[StoreUnderTest]:
     yield StoreUnderTest(clock, MemoryProvider(clock=clock)._store)
 
 
+async def _sqlite(tmp_path: Path) -> AsyncIterator[StoreUnderTest]:
+    clock = ManualClock()
+    # Without fsync: what these tests ask is not whether the disk keeps its word.
+    yield StoreUnderTest(clock, lambda: SqliteProvider(tmp_path / "locks.db", synchronous="OFF", clock=clock)._store())
+
+
 STORES = [
     Row("memory", _memory),
+    Row("sqlite", _sqlite, ("tmp_path",)),
 ]
 
 

@@ -4,12 +4,13 @@ import asyncio
 import logging
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 from grelmicro_fastapi.coordination.backend import Backend
-from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.clock import Clock, SystemClock
+from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.state import VERSION
 from grelmicro_fastapi.coordination.store import Scope, Store
 from grelmicro_fastapi.errors import BackendError, NotRunningError
@@ -42,8 +43,14 @@ class Provider(ABC):
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
-        self.backend = Backend()
+        self.backend = Backend(self.name)
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def from_url(cls, url: str, *, clock: Clock | None = None) -> Self:
+        """Make one for the place that the URL names."""
+        # The first argument of every provider that has a place is its URL.
+        return cast("Callable[..., Self]", cls)(url, clock=clock)
 
     @abstractmethod
     def _store(self) -> Store:

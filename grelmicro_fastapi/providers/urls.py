@@ -1,0 +1,34 @@
+"""A provider for a URL, such as one from the environment."""
+
+from importlib import import_module
+
+from grelmicro_fastapi.coordination.clock import Clock
+from grelmicro_fastapi.errors import SettingsValidationError
+from grelmicro_fastapi.providers.base import Provider
+
+_SCHEMES = {
+    "memory": "memory.MemoryProvider",
+    "sqlite": "sqlite.SqliteProvider",
+    "redis": "redis.RedisProvider",
+    "rediss": "redis.RedisProvider",
+    "unix": "redis.RedisProvider",
+    "valkey": "valkey.ValkeyProvider",
+    "valkeys": "valkey.ValkeyProvider",
+    "postgres": "postgres.PostgresProvider",
+    "postgresql": "postgres.PostgresProvider",
+    "kubernetes": "kubernetes.KubernetesProvider",
+}
+
+
+def provider_from_url(url: str, *, clock: Clock | None = None) -> Provider:
+    """Pick the provider by the URL's scheme; what follows a `+` in the scheme is the provider's own affair.
+
+    Raises `SettingsValidationError` for a scheme that none serves. The message never holds the URL.
+    """
+    scheme = url.partition(":")[0].partition("+")[0].lower()
+    if ":" not in url or scheme not in _SCHEMES:
+        raise SettingsValidationError(f"no provider serves this URL: its scheme must be one of {', '.join(_SCHEMES)}")
+    module, _, name = _SCHEMES[scheme].partition(".")
+    provider = getattr(import_module(f"grelmicro_fastapi.providers.{module}"), name)
+    made: Provider = provider.from_url(url, clock=clock)
+    return made
