@@ -157,7 +157,7 @@ class Lease:
     def uncancel(self) -> bool:
         """Was the running task cancelled because of this loss, and for nothing else?"""
         task, self.cancelled = self.cancelled, None
-        return task is not None and asyncio.current_task() is task and task.uncancel() == 0
+        return asyncio.current_task() is task and task is not None and task.uncancel() == 0
 
     def retire(self) -> None:
         """Spend it: from here on it proves nothing, is not renewed, and does not count for nesting."""

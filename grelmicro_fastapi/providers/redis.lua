@@ -1,0 +1,505 @@
+-- The law of coordination/rules.py where Redis and Valkey keep the states: one hash for each lock, one call for all
+-- commands of that lock. The differential suite keeps this file and rules.py equal; change both together.
+--
+-- KEYS[1]  the lock.  KEYS[2]  the floor of fences (not on a cluster, where a name that is dropped keeps its fence).
+-- ARGV     now in ms ("" is the server's clock), the asker's channel, PUBLISH or SPUBLISH or "", what comes before a
+--          channel's name, then the commands: an operation, its claim window and its arguments.
+-- Returns  the number of wakes that could not be published, then for each command
+--          {verdict, fence, poisoned, retry, seated, seat, delay, seat, delay, ...}.
+--
+-- Fields   v fence poison claimant touched writer seats, r:<token> and g:<token> (until when a reader reads, until when
+--          an undone token is refused), lease: how many of these there are, the readers' latest end, whether that is
+--          exact or only a bound, and a bound of the earliest end. So readers come and go without a scan.
+
+local VERSION, GRAVE = 1, 30000
+local GRANTED, HELD, GONE, BURIED, MISMATCH, LATE, EARLY, NEWER = 1, 2, 3, 4, 5, 6, 7, 8
+local WIDTH = {A = 8, N = 2, D = 2, R = 3, U = 1, L = 1, T = 2, F = 0, M = 0, V = 0, P = 1, X = 1}
+local CHUNK = 1000
+
+local key, floor = KEYS[1], KEYS[2]
+local call, format, match = redis.call, string.format, string.match
+local max = math.max
+
+local now = tonumber(ARGV[1])
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+if ARGV[5] == '?' then
+  return {now, floor and call('GET', floor) or '0', call('HGETALL', key)}
+end
+
+-- Load ---------------------------------------------------------------------------------------------------------------
+
+local fields = {'v', 'fence', 'poison', 'claimant', 'touched', 'writer', 'seats', 'lease'}
+local firm = false -- does anything else than an Acquire travel here? It must work in a full memory too
+do
+  local at, last = 5, 8
+  while ARGV[at] do
+    local op = ARGV[at]
+    if op ~= 'A' then firm = true end
+    if op ~= 'L' and op ~= 'P' and op ~= 'X' and WIDTH[op] > 0 then
+      fields[last + 1], fields[last + 2] = 'r:' .. ARGV[at + 2], 'g:' .. ARGV[at + 2]
+      last = last + 2
+    end
+    at = at + 2 + WIDTH[op]
+  end
+end
+local raw = call('HMGET', key, unpack(fields))
+
+local known = raw[1] and true
+if not known and call('EXISTS', key) == 1 then
+  return redis.error_reply('WRONGTYPE this key holds something else than a lock')
+end
+local newer = known and tonumber(raw[1]) > VERSION
+
+local fence = tonumber(raw[2]) or (floor and not known and tonumber(call('GET', floor) or 0)) or 0
+local start = fence
+local poisoned = raw[3] == '1'
+local claimant = raw[4] or ''
+local touched = raw[5] or '0'
+local writer, seats = nil, {}
+local readers, graves, latest, exact, earliest = 0, 0, 0, true, 0
+local leases, changed = {}, {} -- by field: until when, or false for none; those to write
+
+if raw[6] then
+  local since, ends, bad, size, rest = match(raw[6], '^(%d+) (%d+) (%d) (%d+) (.*)$')
+  size = tonumber(size)
+  writer = {
+    token = rest:sub(1, size), note = rest:sub(size + 1), since = tonumber(since), ends = tonumber(ends),
+    poisoned = bad == '1',
+  }
+end
+if raw[7] then
+  for mode, turn, ends, called, grace, id in raw[7]:gmatch('([rw])([01]) (%d+) (%d+) (%d+) ([^\n]*)\n') do
+    seats[#seats + 1] = {
+      id = id, mode = mode, turn = turn == '1', ends = tonumber(ends), called = tonumber(called),
+      grace = tonumber(grace),
+    }
+  end
+end
+if raw[8] then
+  local a, b, c, d, e = match(raw[8], '^(%d+) (%d+) (%d+) (%d) (%d+)$')
+  readers, graves, latest, exact, earliest = tonumber(a), tonumber(b), tonumber(c), d == '1', tonumber(e)
+end
+for i = 9, #fields do
+  leases[fields[i]] = raw[i] and tonumber(raw[i])
+end
+
+-- Readers and graves -------------------------------------------------------------------------------------------------
+
+-- Looks at each of them once: the dead go, and the bounds become exact. True if any was dead.
+local function sweep()
+  local all, dead = call('HGETALL', key), false
+  for i = 1, #all, 2 do
+    local kind = all[i]:sub(1, 2)
+    if (kind == 'r:' or kind == 'g:') and leases[all[i]] == nil then
+      leases[all[i]] = tonumber(all[i + 1])
+    end
+  end
+  readers, graves, latest, exact, earliest = 0, 0, 0, true, 0
+  for field, ends in pairs(leases) do
+    if ends and ends <= now then
+      leases[field], changed[field], dead = false, true, true
+    elseif ends then
+      if field:sub(1, 1) == 'r' then
+        readers, latest = readers + 1, max(latest, ends)
+      else
+        graves = graves + 1
+      end
+      if earliest == 0 or ends < earliest then earliest = ends end
+    end
+  end
+  return dead
+end
+
+local function keep(field, ends)
+  local old = leases[field]
+  leases[field], changed[field] = ends, true
+  if field:sub(1, 1) == 'r' then
+    if not old then readers = readers + 1 end
+    if ends >= latest then latest, exact = ends, true end
+  elseif not old then
+    graves = graves + 1
+  end
+  if earliest == 0 or ends < earliest then earliest = ends end
+end
+
+local function leave_reading(field)
+  if leases[field] >= latest then exact = false end
+  leases[field], changed[field] = false, true
+  readers = readers - 1
+  if readers == 0 then latest, exact = 0, true end
+  if readers + graves == 0 then earliest = 0 end
+end
+
+-- Who goes next (turns.py) -------------------------------------------------------------------------------------------
+
+local wakes, claim -- of the command at hand
+
+local function lapsed(seat)
+  return 0 < seat.called and seat.called <= now
+end
+
+local function summon(seat)
+  local window = max(claim, seat.grace)
+  seat.called = now + window
+  wakes[#wakes + 1], wakes[#wakes + 2] = seat.id, 0
+  return window
+end
+
+local function first_writer(from)
+  for i = from, #seats do
+    if seats[i].mode == 'w' and not lapsed(seats[i]) then return i end
+  end
+  return nil
+end
+
+local function blocked_until(id, mode)
+  if writer then return writer.ends end
+  if mode == 'w' and readers > 0 then
+    if not exact then sweep() end
+    return latest
+  end
+  local turns, ahead, seen = 0, 0, false
+  for _, other in ipairs(seats) do
+    if other.id == id then
+      if other.turn then return 0 end
+      seen = true
+    elseif other.mode == 'r' then
+      if mode == 'w' and other.turn and other.called > now then turns = max(turns, other.called) end
+    elseif not seen and ahead == 0 and not lapsed(other) then
+      ahead = other.called > 0 and other.called or other.ends
+    end
+  end
+  return turns > 0 and turns or ahead
+end
+
+local function writer_leaves()
+  writer = nil
+  local last = 0
+  for _, seat in ipairs(seats) do
+    if seat.mode == 'r' then
+      seat.turn = true
+      last = max(last, summon(seat))
+    end
+  end
+  local next = last > 0 and first_writer(1)
+  if next then wakes[#wakes + 1], wakes[#wakes + 2] = seats[next].id, last end
+end
+
+local function call_next()
+  if writer then return end
+  local first = first_writer(1)
+  for i = 1, (first or #seats + 1) - 1 do
+    local seat = seats[i]
+    if seat.mode == 'r' and not seat.turn and seat.called == 0 then summon(seat) end
+  end
+  if not first or seats[first].called > 0 or readers > 0 then return end
+  for _, seat in ipairs(seats) do
+    if seat.turn and seat.called > now then return end
+  end
+  local window = summon(seats[first])
+  local second = first_writer(first + 1)
+  if second then
+    wakes[#wakes + 1], wakes[#wakes + 2] = seats[second].id, window
+    return
+  end
+  for i = first + 1, #seats do
+    if seats[i].called == 0 then wakes[#wakes + 1], wakes[#wakes + 2] = seats[i].id, window end
+  end
+end
+
+local function give_up(id)
+  for i = #seats, 1, -1 do
+    if seats[i].id == id then table.remove(seats, i) end
+  end
+end
+
+-- The commands (rules.py). Each returns verdict, poisoned, seated ----------------------------------------------------
+
+local function bury()
+  local buried = earliest > 0 and earliest <= now and sweep()
+  for i = #seats, 1, -1 do
+    if seats[i].ends <= now then
+      table.remove(seats, i)
+      buried = true
+    end
+  end
+  if writer and writer.ends <= now then
+    buried = true
+    poisoned = poisoned or writer.token ~= ''
+    writer_leaves()
+  end
+  return buried
+end
+
+local function settle(seat, more)
+  if #seats == 0 or seat == '' then return false end
+  if not more then
+    give_up(seat)
+    return false
+  end
+  for _, other in ipairs(seats) do
+    if other.id == seat then return true end
+  end
+  return false
+end
+
+local function stay(field, ttl)
+  keep(field, max(leases[field], now + ttl))
+  return GRANTED, poisoned
+end
+
+local function acquire(token, mode, ttl, seat, place, more, expect, note)
+  local field = 'r:' .. token
+  if leases['g:' .. token] then return BURIED end
+  local writes = writer and writer.token == token
+  if writes or leases[field] then
+    if (writes and true or false) ~= (mode == 'w') then return HELD end
+    if writes then
+      writer.ends = max(writer.ends, now + ttl)
+      return GRANTED, writer.poisoned, settle(seat, more)
+    end
+    local verdict, bad = stay(field, ttl)
+    return verdict, bad, settle(seat, more)
+  end
+  if expect and (fence ~= expect or poisoned) then return MISMATCH, poisoned end
+  if blocked_until(seat, mode) > 0 then
+    if seat == '' then return HELD end
+    for _, other in ipairs(seats) do
+      if other.id == seat then
+        other.ends = now + place
+        if lapsed(other) then other.grace = math.min(2 * max(claim, other.grace), place) end
+        other.called = 0
+        return HELD, false, true
+      end
+    end
+    seats[#seats + 1] = {id = seat, mode = mode, turn = false, ends = now + place, called = 0, grace = 0}
+    return HELD, false, true
+  end
+  local found = poisoned
+  if mode == 'w' then
+    fence = fence + 1
+    writer = {token = token, since = now, ends = now + ttl, note = note, poisoned = found}
+    poisoned = false
+  else
+    keep(field, now + ttl)
+  end
+  touched = now
+  return GRANTED, found, settle(seat, more)
+end
+
+local function renew(token, ttl)
+  if writer and writer.token == token then
+    writer.ends = max(writer.ends, now + ttl)
+    return GRANTED, writer.poisoned
+  end
+  if leases['r:' .. token] then return stay('r:' .. token, ttl) end
+  return GONE
+end
+
+local function downgrade(token, ttl)
+  local field = 'r:' .. token
+  if writer and writer.token == token then
+    keep(field, max(writer.ends, now + ttl))
+    touched = now
+    writer_leaves()
+    return GRANTED, poisoned
+  end
+  if leases[field] then return stay(field, ttl) end
+  return GONE
+end
+
+local function release(token, min_hold, poison)
+  if writer and writer.token == token then
+    if poison ~= 'clear' then poisoned = poison == 'set' or writer.poisoned end
+    if min_hold > 0 and writer.since + min_hold > now then
+      writer = {token = '', note = '', since = writer.since, ends = writer.since + min_hold, poisoned = false}
+    else
+      writer_leaves()
+    end
+  elseif leases['r:' .. token] then
+    leave_reading('r:' .. token)
+  else
+    return GONE
+  end
+  touched = now
+  return GRANTED
+end
+
+local function undo(token)
+  keep('g:' .. token, now + GRAVE)
+  touched = now
+  if writer and writer.token == token then
+    poisoned = writer.poisoned
+    writer_leaves()
+  elseif leases['r:' .. token] then
+    leave_reading('r:' .. token)
+  else
+    return GONE
+  end
+  return GRANTED
+end
+
+local function advance(token, to)
+  if to == fence and token == claimant then return GRANTED end
+  if to > now then return EARLY end
+  if to <= fence then return LATE end
+  fence, claimant, touched = to, token, now
+  return GRANTED
+end
+
+local function force()
+  if not writer and readers == 0 then return GONE end
+  sweep()
+  for field, ends in pairs(leases) do
+    if ends and field:sub(1, 1) == 'r' then leases[field], changed[field] = false, true end
+  end
+  readers, latest, exact = 0, 0, true
+  if graves == 0 then earliest = 0 end
+  if writer then
+    poisoned = poisoned or writer.token ~= ''
+    writer_leaves()
+  end
+  touched = now
+  return GRANTED
+end
+
+local function mend()
+  poisoned, touched = false, now
+  if writer then writer.poisoned = false end
+  return GRANTED
+end
+
+local function purge(idle)
+  local used = writer or readers + graves > 0 or #seats > 0 or poisoned or claimant ~= ''
+  return (used or tonumber(touched) + idle > now) and HELD or GRANTED
+end
+
+local dropped = false
+
+-- Not of the law: drops the name where Purge would allow it. What stays is only the fence.
+local function drop(idle)
+  if not known or (not raw[5] and not floor) or purge(idle) ~= GRANTED then return HELD end
+  dropped = true
+  return GRANTED
+end
+
+-- Step ---------------------------------------------------------------------------------------------------------------
+
+local answer, told = {0}, {}
+do
+  local at = 5
+  while ARGV[at] do
+    local op, a, b, c = ARGV[at], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+    wakes, claim = {}, tonumber(ARGV[at + 1])
+    local verdict, found, seated, retry = NEWER, false, false, 0
+    if not newer then
+      local buried = bury()
+      if op == 'A' then
+        verdict, found, seated = acquire(a, b, tonumber(c), ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7] == '1',
+          tonumber(ARGV[at + 8]), ARGV[at + 9])
+      elseif op == 'R' then
+        verdict = release(a, tonumber(b), c)
+      elseif op == 'N' then
+        verdict, found = renew(a, tonumber(b))
+      elseif op == 'D' then
+        verdict, found = downgrade(a, tonumber(b))
+      elseif op == 'U' then
+        verdict = undo(a)
+      elseif op == 'L' then
+        give_up(a)
+        verdict = GRANTED
+      elseif op == 'T' then
+        verdict = advance(a, tonumber(b))
+      elseif op == 'F' then
+        verdict = force()
+      elseif op == 'M' then
+        verdict = mend()
+      elseif op == 'V' then
+        verdict = buried and GRANTED or GONE
+      elseif op == 'P' then
+        verdict = purge(tonumber(a))
+      else
+        verdict = drop(tonumber(a))
+      end
+      if #seats > 0 then call_next() end
+      if verdict == HELD and op == 'A' then retry = max(0, blocked_until(ARGV[at + 5], b) - now) end
+    end
+    local reply = {verdict, newer and 0 or fence, found and 1 or 0, retry, seated and 1 or 0}
+    for i, word in ipairs(wakes) do reply[5 + i] = word end
+    for i = 1, #wakes, 2 do told[#told + 1], told[#told + 2] = wakes[i], wakes[i + 1] end
+    answer[#answer + 1] = reply
+    at = at + 2 + WIDTH[op]
+  end
+end
+
+-- Save: deletions first, for after them a full memory refuses nothing more; the wakes last --------------------------
+
+if newer then return answer end
+local int = function(number) return format('%.0f', number) end
+if dropped then
+  if floor then
+    call('DEL', key)
+    if fence > tonumber(call('GET', floor) or 0) then call('SET', floor, int(fence)) end
+  else
+    call('HDEL', key, 'touched')
+  end
+  return answer
+end
+
+local sets, dels = {}, {''}
+local function put(field, old, value)
+  if value == (old or '') then return end
+  if value == '' then
+    dels[#dels + 1] = field
+  else
+    sets[#sets + 1], sets[#sets + 2] = field, value
+  end
+end
+
+put('poison', raw[3], poisoned and '1' or '')
+put('claimant', raw[4], claimant)
+if touched ~= (raw[5] or '0') then put('touched', raw[5], int(touched)) end
+put('writer', raw[6], writer and format('%.0f %.0f %d %d ', writer.since, writer.ends, writer.poisoned and 1 or 0,
+  #writer.token) .. writer.token .. writer.note or '')
+local queue = {}
+for i, seat in ipairs(seats) do
+  queue[i] = format('%s%d %.0f %.0f %.0f ', seat.mode, seat.turn and 1 or 0, seat.ends, seat.called, seat.grace)
+    .. seat.id .. '\n'
+end
+put('seats', raw[7], table.concat(queue))
+put('lease', raw[8], readers + graves > 0 and
+  format('%d %d %.0f %d %.0f', readers, graves, latest, exact and 1 or 0, earliest) or '')
+for field in pairs(changed) do
+  if leases[field] then
+    sets[#sets + 1], sets[#sets + 2] = field, int(leases[field])
+  else
+    dels[#dels + 1] = field
+  end
+end
+if #sets > 0 or fence ~= start then
+  if fence > 0 then put('fence', raw[2], int(fence)) end
+  if not known then sets[#sets + 1], sets[#sets + 2] = 'v', VERSION end
+end
+
+-- Every call writes something, if only nothing: a replica then refuses it instead of answering from its past.
+if firm or #dels > 1 or #sets == 0 then
+  for i = 1, #dels, CHUNK do call('HDEL', key, unpack(dels, i, math.min(i + CHUNK - 1, #dels))) end
+end
+for i = 1, #sets, 2 * CHUNK do
+  call('HSET', key, unpack(sets, i, math.min(i + 2 * CHUNK - 1, #sets)))
+end
+
+if ARGV[3] ~= '' then
+  for i = 1, #told, 2 do
+    local channel = match(told[i], '^(.*)/[^/]*$')
+    if channel and channel ~= ARGV[2] then
+      local sent = redis.pcall(ARGV[3], ARGV[4] .. channel, int(told[i + 1]) .. ' ' .. told[i] .. ' ' .. key)
+      if type(sent) == 'table' and sent.err then answer[1] = answer[1] + 1 end
+    end
+  end
+end
+return answer

@@ -1,0 +1,244 @@
+"""From a request to the guards it asks for, and back: what all guard dependencies do, whatever their options."""
+
+import asyncio
+import logging
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from fastapi import Response
+from fastapi.exceptions import ValidationException
+from starlette.exceptions import WebSocketException
+from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocket, WebSocketState
+
+from grelmicro_fastapi import context
+from grelmicro_fastapi.coordination.backend import Backend, Source
+from grelmicro_fastapi.coordination.clock import Clock
+from grelmicro_fastapi.coordination.guards import Guard, LockHandle, ReadGuard, WriteGuard
+from grelmicro_fastapi.coordination.names import LOCK, READWRITELOCK, check_name
+from grelmicro_fastapi.coordination.options import LockOptions, wish
+from grelmicro_fastapi.coordination.readwritelock import ReadView, WriteView
+from grelmicro_fastapi.coordination.state import Mode as LawMode
+from grelmicro_fastapi.coordination.view import View
+from grelmicro_fastapi.coordination.waiting import Wish
+from grelmicro_fastapi.errors import (
+    CoordinationError,
+    LockNotOwnedError,
+    NotRunningError,
+    QueueFullError,
+    StaleGenerationError,
+    WouldBlockError,
+)
+from grelmicro_fastapi.web import conditional
+from grelmicro_fastapi.web.disconnect import while_connected
+from grelmicro_fastapi.web.problems import Problem, introduce, kind_of, misuse, problem
+from grelmicro_fastapi.web.registry import Hold, Key, end_all, registry_of
+from grelmicro_fastapi.web.template import Template, UnknownPlaceholderError
+
+if TYPE_CHECKING:
+    from grelmicro_fastapi.web.dependencies import GuardDependency
+
+_TRY_AGAIN_LATER: Final = 1013
+_log = logging.getLogger("grelmicro_fastapi.web")
+
+
+class Runtime(Protocol):
+    """What guards know of the app that is open: it is found in `scope["state"]["grelmicro"]`."""
+
+    @property
+    def coordination(self) -> Source | None:
+        """What answers for the app's locks."""
+
+
+class Acquisition:
+    """How the names of one guard are taken. Made once per guard, so that a request finds everything prepared."""
+
+    def __init__(self, guard: "GuardDependency[Any]", templates: list[Template]) -> None:
+        self.guard = guard
+        self.label = ", ".join(guard.names)
+        self.plain = guard.mode == "lock"
+        self._templates = templates
+        self._views: dict[tuple[Backend, int], View[Any]] = {}
+        self._wishes = [self._wish(template) for template in templates]
+
+    async def use(self, conn: HTTPConnection, key: Any, response: Response | None, *, streams: bool) -> "Use":
+        """Take every name for this request, or raise the answer to it."""
+        guard = self.guard
+        use = Use(conn, self)
+        try:
+            if streams and guard.hold == "handler":
+                raise misuse(
+                    "the handler yields its answer, and hold='handler' ends before that begins: say hold='response'",
+                    lock=self.label,
+                )
+            names = self._names(conn, key)
+            backend = self._source(conn).backend
+            use.holds = await self._take(conn, backend, names)
+        except (WouldBlockError, QueueFullError) as error:
+            if not guard.required:
+                return use
+            raise self.answer(conn, error) from error
+        except CoordinationError as error:
+            raise self.answer(conn, error) from error
+        except Problem:
+            introduce(conn)
+            raise
+        by_name = {hold.key.name: hold.guard for hold in use.holds}
+        use.value = by_name[names[0]] if len(names) == 1 else tuple(by_name[name] for name in names)
+        if guard.etag and (tag := conditional.etag([by_name[name] for name in names])) is not None:
+            if guard.mode == "read" and conditional.unchanged(conn, tag):
+                await use.end(None)
+                introduce(conn)
+                raise conditional.NotModified(tag)
+            conditional.offer(conn, response, tag)
+        return use
+
+    async def _take(self, conn: HTTPConnection, backend: Backend, names: list[str]) -> list[Hold]:
+        registry, clock, holds = registry_of(conn), backend.crew().clock, list[Hold]()
+        until = None if self.guard.wait is None else clock.now() + self.guard.wait
+        try:
+            # In sorted order, so that two requests that take the same names never wait for each other in a ring.
+            for name, number in sorted({name: number for number, name in enumerate(names)}.items()):
+                left = None if until is None else max(0.0, until - clock.now())
+                acquire = partial(self._acquire, conn, self._view(backend, name, number), left, clock)
+                holds.append(await registry.take(Key(backend, name, self.plain), self.guard.mode, acquire))
+        except BaseException as error:
+            await end_all(holds, error)
+            raise
+        return holds
+
+    async def _acquire(self, conn: HTTPConnection, view: View[Any], left: float | None, clock: Clock) -> Guard:
+        match = self.guard.if_match
+        tags = conditional.condition(conn, required=match == "required") if match else None
+        if tags is not None:
+            acquire = partial(conditional.acquire_matching, cast("WriteView", view), tags, left, clock)
+        else:
+            acquire = partial(view.acquire, timeout=left)
+        return cast("Guard", await (acquire() if left == 0 else while_connected(conn, acquire)))
+
+    def _view(self, backend: Backend, name: str, number: int) -> View[Any]:
+        view = self._views.get((backend, number))
+        if view is not None:
+            return view
+        base = self._wishes[number]
+        mode = LawMode.READ if self.guard.mode == "read" else LawMode.WRITE
+        prefix = LOCK if self.plain else READWRITELOCK
+        own = base._replace(name=name, key=prefix + name, mode=mode)
+        if self.plain:
+            view = View(own, backend, LockHandle)
+        elif mode is LawMode.READ:
+            view = ReadView(own, backend, ReadGuard)
+        else:
+            view = WriteView(own, backend, WriteGuard)
+        if self._templates[number].fixed is not None and self.guard.key is None:
+            # One app and one backend are the rule. Whoever opens many of them in turn leaves nothing behind.
+            if len(self._views) > 2 * len(self._templates):
+                self._views.clear()
+            self._views[backend, number] = view
+        return view
+
+    def _wish(self, template: Template) -> Wish:
+        """Resolve the options once. A name with placeholders reads the settings of its kind alone."""
+        guard = self.guard
+        options: LockOptions = {"keep_alive": guard.keep_alive, "on_lost": guard.on_lost}
+        if guard.lease_duration is not None:
+            options["lease_duration"] = guard.lease_duration
+        if guard.max_hold is not None:
+            options["max_hold"] = guard.max_hold
+        kind, prefix = ("LOCK", LOCK) if self.plain else ("READWRITELOCK", READWRITELOCK)
+        return wish(kind, prefix, template.fixed or template.text, LawMode.WRITE, options, None)
+
+    def _names(self, conn: HTTPConnection, key: Any) -> list[str]:
+        try:
+            if key is not None:
+                return [check_name(key)]
+            return [template.resolve(conn) for template in self._templates]
+        except UnknownPlaceholderError as unknown:
+            raise misuse(
+                f"the endpoint has no parameter {unknown} with a value to name the lock by: declare it, or use key=",
+                lock=self.label,
+            ) from None
+        except (TypeError, ValueError) as error:
+            if isinstance(error, ValidationException):
+                raise
+            raise misuse(f"key= returned what is no name: {error}", lock=self.label) from None
+
+    def _source(self, conn: HTTPConnection) -> Source:
+        if self.guard.backend is not None:
+            return self.guard.backend
+        state = conn.scope.get("state")
+        runtime = cast("Runtime", (state and state.get("grelmicro")) or context.current())
+        if runtime.coordination is None:
+            raise NotRunningError(
+                "the open app has no Coordination: add a provider to Grelmicro(uses=[...]), or pass backend="
+            )
+        return runtime.coordination
+
+    def answer(self, conn: HTTPConnection, error: Exception) -> Problem:
+        """The answer to this error, from this guard."""
+        introduce(conn)
+        tag = None
+        if isinstance(error, StaleGenerationError) and error.current is not None:
+            tag = conditional.tag_of(error.current)
+        found = problem(error, lock=self.label, status=self.guard.status, etag=tag)
+        return found or misuse(str(error), lock=self.label)
+
+
+class Use:
+    """One use of a guard by a request: what was taken for it, until it ends."""
+
+    __slots__ = ("acquisition", "conn", "holds", "value")
+
+    def __init__(self, conn: HTTPConnection, acquisition: Acquisition) -> None:
+        self.conn = conn
+        self.acquisition = acquisition
+        self.holds: list[Hold] = []
+        self.value: Any = None
+
+    async def exit(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End with the handler, as a callback of its exit stack."""
+        await self.end(error)
+
+    async def confirm(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The handler has returned but the lock is kept: if it is lost, a good answer must not leave."""
+        if error is None:
+            for hold in self.holds:
+                if hold.guard.lost:
+                    raise self._answer(LockNotOwnedError(f"the lease of {hold.key.name!r} has ended"))
+
+    async def end(self, error: BaseException | None, *, answered: bool = False) -> None:
+        """Release what no other use of this request needs, and say what must be said instead of the answer.
+
+        The handler's own error is never masked; an error of this library becomes its answer. A lease that was lost
+        turns a good answer into 503, unless it is `answered` already.
+        """
+        cancelled_by_us = (
+            isinstance(error, asyncio.CancelledError)
+            and self.acquisition.guard.on_lost == "cancel"
+            and any(hold.guard.lost for hold in self.holds)
+        )
+        lost = await end_all(self.holds, error)
+        if cancelled_by_us:
+            task = asyncio.current_task()
+            if task is not None and task.uncancel() == 0:
+                raise self._answer(LockNotOwnedError("the lease was lost, and the handler cancelled")) from error
+        elif isinstance(error, CoordinationError):
+            if not isinstance(error, Problem):
+                raise self._answer(error) from error
+        elif error is None and lost is not None:
+            if answered:
+                _log.error("%s, and the answer was sent already", lost)
+            else:
+                raise self._answer(lost) from lost
+
+    def _answer(self, error: CoordinationError) -> Exception:
+        conn = self.conn
+        if isinstance(conn, WebSocket) and conn.application_state is not WebSocketState.CONNECTING:
+            kind = kind_of(error)
+            return WebSocketException(_TRY_AGAIN_LATER, kind.type if kind else None)
+        return self.acquisition.answer(conn, error)
