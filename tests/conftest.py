@@ -7,6 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.servers.redis import cluster as cluster
+from tests.servers.redis import redis_proper_server as redis_proper_server
+from tests.servers.redis import sentinel as sentinel
+from tests.servers.redis import valkey_server as valkey_server
 from tests.stores import site as site
 from tests.stores import site_needs as site_needs
 

@@ -93,7 +93,9 @@ def _reply(row: "list[int]") -> Reply:
     if len(row) == 5:
         return Reply(_VERDICTS[verdict - 1], fence, poisoned == 1, retry, seated == 1)
     seats = [cast("bytes", seat).decode() for seat in row[5::2]]
-    return Reply(_VERDICTS[verdict - 1], fence, poisoned == 1, retry, seated == 1, tuple(zip(seats, row[6::2], strict=True)))
+    return Reply(
+        _VERDICTS[verdict - 1], fence, poisoned == 1, retry, seated == 1, tuple(zip(seats, row[6::2], strict=True))
+    )
 
 
 def snapshot(answer: object) -> Snapshot:

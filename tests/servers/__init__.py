@@ -1,0 +1,1 @@
+"""Servers for the tests: found, started on loopback, and gone when the tests are."""
