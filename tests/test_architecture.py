@@ -163,8 +163,10 @@ def test_a_room_is_named_for_what_it_does(name: str) -> None:
 
 @every_module
 def test_a_room_says_what_it_is_for(name: str) -> None:
-    tree = ast.parse(MODULES[name].read_text())
-    assert not tree.body or ast.get_docstring(tree)
+    # An `__init__.py` is a shop window: what it shows is what it is for.
+    file = MODULES[name]
+    said = file.name == "__init__.py" or bool(ast.get_docstring(ast.parse(file.read_text())))
+    assert said
 
 
 def test_no_file_names_a_registry() -> None:

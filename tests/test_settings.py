@@ -197,6 +197,16 @@ def test_a_rule_on_several_options_names_all_that_were_set(gate: pytest.MonkeyPa
     assert "2.75" not in str(raised.value)
 
 
+def test_a_complaint_that_would_quote_the_value_is_not_passed_on(gate: pytest.MonkeyPatch) -> None:
+    class Numbered(Settings):
+        number: uuid.UUID | None = None
+
+    gate.setenv("GREL_LOCK_NUMBER", "zebra")
+    with pytest.raises(SettingsValidationError) as raised:
+        resolve("LOCK", "catalog", Numbered, {})
+    assert str(raised.value) == "GREL_LOCK_NUMBER: not a valid value"
+
+
 def test_a_keyword_covers_a_bad_variable(gate: pytest.MonkeyPatch) -> None:
     gate.setenv("GREL_LOCK_LEASE_DURATION", "soon")
     assert lease("catalog", lease_duration=5) == 5
@@ -248,6 +258,16 @@ def test_a_variable_set_later_is_warned_of_too(
     clean_environment.setenv("GREL_LOCK_LEASE_DURATION", "30")
     lease()
     assert warned(caplog) == ["GREL_LOCK_LEASE_DURATION"]
+
+
+def test_a_variable_that_was_warned_of_is_not_warned_of_again_when_another_comes(
+    clean_environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clean_environment.setenv("GREL_LOCK_LEASE_DURATION", "30")
+    lease()
+    clean_environment.setenv("GREL_LOCK_WORKER", "me")
+    lease()
+    assert warned(caplog) == ["GREL_LOCK_LEASE_DURATION", "GREL_LOCK_WORKER"]
 
 
 def test_an_opt_out_is_quiet(clean_environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
