@@ -5,7 +5,8 @@ To add a deployment, append a `Row` to `STORES`:
     async def _redis(valkey_url: str) -> AsyncIterator[StoreUnderTest]:     # an async generator that yields once
         clock = ManualClock()
         async with flushed(valkey_url):
-            yield StoreUnderTest(clock, lambda: RedisStore(valkey_url, prefix=..., now=milliseconds(clock)))
+            make = lambda: RedisStore(valkey_url, prefix=..., now=milliseconds(clock))
+            yield StoreUnderTest(clock, make, write_version)
 
     STORES.append(Row("valkey", _redis, ("valkey_url",)))
 
@@ -14,26 +15,32 @@ States must be empty at the start, and their time must be the clock's: hand `mil
 takes "now" from outside.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import pytest
 
 from grelmicro_fastapi.coordination.store import Store
-from grelmicro_fastapi.providers.memory import MemoryProvider
+from grelmicro_fastapi.providers.memory import MemoryProvider, MemoryStore
 from grelmicro_fastapi.providers.sqlite import SqliteProvider
 from grelmicro_fastapi.testing.clock import ManualClock
 
 
 @dataclass
 class StoreUnderTest:
-    """A place that keeps states. `make` connects one more store to it, as another process would."""
+    """A place that keeps states.
+
+    `make` connects one more store to it, as another process would. `write_version(store, key, version)` makes a kept
+    state look as if a release with that version of the law had written it.
+    """
 
     clock: ManualClock
     make: Callable[[], Store]
+    write_version: Callable[[Any, str, int], Awaitable[None]]
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack, repr=False)
 
     async def store(self) -> Store:
@@ -60,14 +67,24 @@ def milliseconds(clock: ManualClock) -> Callable[[], int]:
 
 
 async def _memory() -> AsyncIterator[StoreUnderTest]:
+    async def write_version(store: MemoryStore, key: str, version: int) -> None:
+        store._states.kept[key].version = version
+
     clock = ManualClock()
-    yield StoreUnderTest(clock, MemoryProvider(clock=clock)._store)
+    yield StoreUnderTest(clock, MemoryProvider(clock=clock)._store, write_version)
 
 
 async def _sqlite(tmp_path: Path) -> AsyncIterator[StoreUnderTest]:
+    path = tmp_path / "locks.db"
+
+    async def write_version(store: Store, key: str, version: int) -> None:
+        async with aiosqlite.connect(path) as db:
+            await db.execute("UPDATE grelmicro_lock SET version = ? WHERE key = ?", (version, key))
+            await db.commit()
+
     clock = ManualClock()
     # Without fsync: what these tests ask is not whether the disk keeps its word.
-    yield StoreUnderTest(clock, lambda: SqliteProvider(tmp_path / "locks.db", synchronous="OFF", clock=clock)._store())
+    yield StoreUnderTest(clock, SqliteProvider(path, synchronous="OFF", clock=clock)._store, write_version)
 
 
 STORES = [

@@ -16,7 +16,6 @@ _SCHEMES = {
     "valkeys": "valkey.ValkeyProvider",
     "postgres": "postgres.PostgresProvider",
     "postgresql": "postgres.PostgresProvider",
-    "kubernetes": "kubernetes.KubernetesProvider",
 }
 
 
