@@ -23,11 +23,12 @@ def blocked_until(state: State, seat: str, mode: Mode, now: int) -> int:
                 return 0
             seen = True
         elif other.mode is Mode.READ:
-            if mode is Mode.WRITE and other.turn and other.called > now:
+            if other.turn and other.called > now:
                 turns = max(turns, other.called)
         elif not seen and not ahead and not _lapsed(other, now):
             ahead = other.called or other.until
-    return turns or ahead
+    # Turns hold readers back only by way of the writer who waits for them: once they end, asking gets him called.
+    return turns if turns and (ahead or mode is Mode.WRITE) else ahead
 
 
 def outlook(state: State, seat: str, mode: Mode, now: int) -> int:
@@ -47,35 +48,41 @@ def outlook(state: State, seat: str, mode: Mode, now: int) -> int:
 def writer_leaves(state: State, now: int, claim: int, wakes: Wakes) -> None:
     """Free the key, and give the readers that wait their turn."""
     state.writer = None
-    latest = 0
     for seat in state.seats:
         if seat.mode is Mode.READ:
             seat.turn = True
-            latest = max(latest, _summon(seat, now, claim, wakes))
-    if latest and (writer := _first_writer(state.seats, now)):
-        wakes.append((writer.id, latest))
+            _summon(seat, now, claim, wakes)
 
 
 def call_next(state: State, now: int, claim: int, wakes: Wakes) -> None:
-    """Wake whoever may enter, and set the alarm of whoever follows should the called one not come."""
+    """Wake whoever may enter, and set alarms in case that the called ones do not come.
+
+    An alarm goes to two processes at least, for the one whose turn is next may be dead in both of its seats.
+    """
     if state.writer:
         return
     first = _first_writer(state.seats, now)
-    turns = False
+    turns = 0
+    behind = False
     for seat in state.seats:
         if seat is first:
-            break
-        if seat.mode is Mode.READ and not seat.turn and not seat.called:
-            _summon(seat, now, claim, wakes)
-    turns = any(seat.turn and seat.called > now for seat in state.seats)
-    if first is None or first.called or turns or state.readers:
+            behind = True
+        elif seat.mode is Mode.READ:
+            if seat.turn:
+                turns = max(turns, seat.called - now)
+            elif not behind and not seat.called:
+                _summon(seat, now, claim, wakes)
+    if first is None or first.called or state.readers:
         return
-    window = _summon(first, now, claim, wakes)
-    behind = state.seats[state.seats.index(first) + 1 :]
-    if second := _first_writer(behind, now):
-        wakes.append((second.id, window))
+    if turns:
+        wakes.append((first.id, turns))
     else:
-        wakes.extend((seat.id, window) for seat in behind if not seat.called)
+        turns = _summon(first, now, claim, wakes)
+    after = state.seats[state.seats.index(first) + 1 :]
+    if second := _first_writer(after, now):
+        wakes.append((second.id, turns))
+    else:
+        wakes.extend((seat.id, turns) for seat in after if not seat.called)
 
 
 def give_up(state: State, seat: str) -> None:
