@@ -2,7 +2,8 @@
 
 What a page cannot say without distracting its reader stands in an HTML comment above the block:
 
-    <!-- try: PUT /catalog ["pear"] 200 -->     send this to the block's `app`, and expect that status
+    <!-- try: PUT /catalog ["pear"] 200 -->            send this to the block's `app`, and expect that status
+    <!-- try: PUT /page [If-Match: "g1"] 412 -->       the same with a header
 """
 
 import asyncio
@@ -24,8 +25,8 @@ REPOSITORY = Path(__file__).parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
 
-_BLOCK = re.compile(r"((?:<!-- try: .* -->\n)*)^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_TRY = re.compile(r"<!-- try: ([A-Z]+) (\S+)(?: (.+))? (\d{3}) -->")
+_BLOCK = re.compile(r"((?:<!-- try: [^\n]* -->\n)*)^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_TRY = re.compile(r"<!-- try: ([A-Z]+) (\S+)(?: \[([\w-]+): (.+)\])?(?: (.+))? (\d{3}) -->")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -33,8 +34,13 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 class Request(NamedTuple):
     method: str
     path: str
+    headers: dict[str, str]
     body: str
     status: int
+
+
+def request(method: str, path: str, header: str, value: str, body: str, status: str) -> Request:
+    return Request(method, path, {header: value} if header else {}, body, int(status))
 
 
 class Block(NamedTuple):
@@ -48,7 +54,8 @@ def blocks() -> Iterator[Block]:
     for page in PAGES:
         text = page.read_text()
         for found in _BLOCK.finditer(text):
-            requests = [Request(method, path, body, int(code)) for method, path, body, code in _TRY.findall(found[1])]
+            requests = [request(*parts) for parts in _TRY.findall(found[1])]
+            assert len(requests) == found[1].count("<!-- try:"), f"{page}: not understood: {found[1]}"
             yield Block(page, text.count("\n", 0, found.start(2)) + 1, found[2], requests)
 
 
@@ -81,10 +88,17 @@ async def answers(app: Any, requests: list[Request]) -> None:
     async with LifespanManager(app) as running:
         transport = httpx.ASGITransport(running.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-            for request in requests:
-                body = json.loads(request.body) if request.body else None
-                response = await client.request(request.method, request.path, json=body)
-                assert response.status_code == request.status, response.text
+            for one in requests:
+                body = json.loads(one.body) if one.body else None
+                response = await client.request(one.method, one.path, headers=one.headers, json=body)
+                assert response.status_code == one.status, response.text
+
+
+@every_page
+def test_no_example_is_overlooked(page: Path) -> None:
+    text = page.read_text()
+    assert len(re.findall("```py", text)) == len([block for block in blocks() if block.page == page])
+    assert text.count("<!-- try:") == sum(len(block.requests) for block in blocks() if block.page == page)
 
 
 def test_a_block_that_starts_the_readme_can_be_seen_at_a_glance() -> None:
