@@ -4,10 +4,9 @@ import asyncio
 import logging
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from fastapi import Response
-from fastapi.exceptions import ValidationException
 from starlette.exceptions import WebSocketException
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketState
@@ -32,12 +31,10 @@ from grelmicro_fastapi.errors import (
 )
 from grelmicro_fastapi.web import conditional
 from grelmicro_fastapi.web.disconnect import while_connected
+from grelmicro_fastapi.web.options import GuardOptions
 from grelmicro_fastapi.web.problems import Problem, introduce, kind_of, misuse, problem
 from grelmicro_fastapi.web.registry import Hold, Key, end_all, registry_of
 from grelmicro_fastapi.web.template import Template, UnknownPlaceholderError
-
-if TYPE_CHECKING:
-    from grelmicro_fastapi.web.dependencies import GuardDependency
 
 _TRY_AGAIN_LATER: Final = 1013
 _log = logging.getLogger("grelmicro_fastapi.web")
@@ -54,13 +51,13 @@ class Runtime(Protocol):
 class Acquisition:
     """How the names of one guard are taken. Made once per guard, so that a request finds everything prepared."""
 
-    def __init__(self, guard: "GuardDependency[Any]", templates: list[Template]) -> None:
+    def __init__(self, guard: GuardOptions) -> None:
         self.guard = guard
         self.label = ", ".join(guard.names)
         self.plain = guard.mode == "lock"
-        self._templates = templates
+        self._templates = [Template(name) for name in guard.names]
         self._views: dict[tuple[Backend, int], View[Any]] = {}
-        self._wishes = [self._wish(template) for template in templates]
+        self._wishes = [self._wish(template) for template in self._templates]
 
     async def use(self, conn: HTTPConnection, key: Any, response: Response | None, *, streams: bool) -> "Use":
         """Take every name for this request, or raise the answer to it."""
@@ -150,19 +147,18 @@ class Acquisition:
         return wish(kind, prefix, template.fixed or template.text, LawMode.WRITE, options, None)
 
     def _names(self, conn: HTTPConnection, key: Any) -> list[str]:
-        try:
-            if key is not None:
+        if key is not None:
+            try:
                 return [check_name(key)]
+            except (TypeError, ValueError) as error:
+                raise misuse(f"key= returned what is no name: {error}", lock=self.label) from None
+        try:
             return [template.resolve(conn) for template in self._templates]
         except UnknownPlaceholderError as unknown:
             raise misuse(
                 f"the endpoint has no parameter {unknown} with a value to name the lock by: declare it, or use key=",
                 lock=self.label,
             ) from None
-        except (TypeError, ValueError) as error:
-            if isinstance(error, ValidationException):
-                raise
-            raise misuse(f"key= returned what is no name: {error}", lock=self.label) from None
 
     def _source(self, conn: HTTPConnection) -> Source:
         if self.guard.backend is not None:

@@ -21,7 +21,7 @@ _TAG: Final = re.compile(r'\s*(W/)?"([^"\x00-\x20\x7f]*)"\s*(?:,|$)|\s*,')
 _GENERATION: Final = re.compile(r"g(0|[1-9][0-9]{0,18})")
 
 
-class NotModified(HTTPException):  # noqa: N818 - an answer, not an error
+class NotModified(HTTPException):
     """The client has what we would send: 304."""
 
     def __init__(self, tag: str) -> None:

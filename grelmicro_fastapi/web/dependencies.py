@@ -5,109 +5,48 @@ What a factory returns is a value: two with equal options are equal. So FastAPI 
 """
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 
 from fastapi import Depends, Response, params
 from starlette.requests import HTTPConnection
 
-from grelmicro_fastapi.coordination.backend import Source
 from grelmicro_fastapi.coordination.guards import LockHandle, ReadGuard, WriteGuard
 from grelmicro_fastapi.web.acquisition import Acquisition, Use
-from grelmicro_fastapi.web.registry import Mode
-from grelmicro_fastapi.web.template import Template
+from grelmicro_fastapi.web.options import GuardOptions, LockOptions, Mode, ReadOptions, WriteOptions
 
-Held = Literal["handler", "response"]
-Requirement = Callable[..., Any] | params.Depends
 G_co = TypeVar("G_co", covariant=True)
 
-_FUNCTION_STACK = "fastapi_function_astack"
+_FUNCTION_STACK: Final = "fastapi_function_astack"
 """Where FastAPI keeps what ends with the handler. Private: without it a lock is held until the response is sent."""
-
-
-class LockOptions(TypedDict, total=False):
-    """What can be said of every guard.
-
-    `wait`: seconds to wait for the lock (5.0; `None`: without end; 0: one attempt). `hold`: release when the
-    "handler" returns, or after the "response" and its background tasks. `lease_duration`, `keep_alive` (True),
-    `max_hold`, `on_lost` ("fail" or "cancel"): as in `ReadWriteLock`. `requires`: dependencies that must pass before
-    the lock is taken. `key`: a dependency that returns the whole name; the name given is its label then. `backend`:
-    a provider or `Coordination`, instead of the app's. `status`: the answer if it is busy (409).
-    """
-
-    wait: float | None
-    hold: Held
-    lease_duration: float | None
-    keep_alive: bool
-    max_hold: float | None
-    on_lost: Literal["fail", "cancel"]
-    requires: Sequence[Requirement]
-    key: Callable[..., Any] | None
-    backend: Source | None
-    status: int
-
-
-class ReadOptions(LockOptions, total=False):
-    """And of read guards: `etag` sends the generation as `ETag`, and answers `If-None-Match` with 304."""
-
-    etag: bool
-
-
-class WriteOptions(ReadOptions, total=False):
-    """And of write guards: `if_match` compares the client's `If-Match` with the generation, "optional" or "required"."""
-
-    if_match: Literal["optional", "required"] | None
 
 
 @dataclass(frozen=True, repr=False)
 class GuardDependency(Generic[G_co]):
-    """A guard for `Depends`. Made by `read_guard`, `write_guard` and `lock_guard`, which say what the fields mean."""
+    """A guard for `Depends`. Made by `read_guard`, `write_guard` and `lock_guard`."""
 
-    mode: Mode
-    names: tuple[str, ...]
-    required: bool = True
-    wait: float | None = 5.0
-    hold: Held = "handler"
-    lease_duration: float | None = None
-    keep_alive: bool = True
-    max_hold: float | None = None
-    on_lost: Literal["fail", "cancel"] = "fail"
-    requires: tuple[Requirement, ...] = ()
-    key: Callable[..., Any] | None = None
-    backend: Source | None = None
-    status: int = 409
-    etag: bool = False
-    if_match: Literal["optional", "required"] | None = None
+    options: GuardOptions
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "requires", tuple(self.requires))
-        self._refuse_nonsense()
-        put(self, "_hash", hash(tuple(getattr(self, field.name) for field in fields(self))))
-        put(self, "_acquisition", Acquisition(self, [_template(name) for name in self.names]))
+        put(self, "_acquisition", Acquisition(self.options))
         put(self, "__signature__", self._signature())
         put(self, "__name__", repr(self))
 
     def __hash__(self) -> int:
-        return cast("int", self.__dict__["_hash"])
+        return hash(self.options)
 
     def __repr__(self) -> str:
-        said = [repr(name) for name in self.names]
-        said += [
-            f"{field.name}={getattr(self, field.name)!r}"
-            for field in fields(self)
-            if field.name not in ("mode", "names", "backend") and getattr(self, field.name) != field.default
-        ]
-        return f"{self.mode}_guard({', '.join(said)})"
+        return repr(self.options)
 
     async def __call__(self, conn: HTTPConnection, **given: Any) -> AsyncGenerator[G_co, None]:
         """What FastAPI calls: acquire, hand over, release."""
         use = await self._use(conn, given, streams=_streams(conn.scope.get("endpoint")))
         ends_with_handler = conn.scope.get(_FUNCTION_STACK)
-        if ends_with_handler is not None and self.hold == "handler":
+        if ends_with_handler is not None and self.options.hold == "handler":
             ends_with_handler.push_async_exit(use.exit)
             yield use.value
             return
@@ -131,7 +70,7 @@ class GuardDependency(Generic[G_co]):
 
     @asynccontextmanager
     async def _held(self, conn: HTTPConnection, name: str | None) -> AsyncGenerator[G_co, None]:
-        if self.key is not None and name is None:
+        if self.options.key is not None and name is None:
             raise TypeError(f"{self!r}: held() does not solve dependencies, so pass the name= that key= would return")
         use = await self._use(conn, {} if name is None else {"key": name}, streams=False)
         try:
@@ -142,35 +81,21 @@ class GuardDependency(Generic[G_co]):
         else:
             await use.end(None)
 
-    def _use(self, conn: HTTPConnection, given: dict[str, Any], *, streams: bool) -> Any:
+    def _use(self, conn: HTTPConnection, given: dict[str, Any], *, streams: bool) -> Awaitable[Use]:
         acquisition: Acquisition = self.__dict__["_acquisition"]
         return acquisition.use(conn, given.get("key"), given.get("response"), streams=streams)
 
     def _signature(self) -> inspect.Signature:
         by_name = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("conn", by_name, annotation=HTTPConnection)]
-        if self.etag:
+        if self.options.etag:
             parameters.append(inspect.Parameter("response", by_name, annotation=Response))
-        for number, needed in enumerate(self.requires):
+        for number, needed in enumerate(self.options.requires):
             depends = needed if isinstance(needed, params.Depends) else Depends(needed)
             parameters.append(inspect.Parameter(f"requires_{number}", by_name, default=depends, annotation=Any))
-        if self.key is not None:
-            parameters.append(inspect.Parameter("key", by_name, default=Depends(self.key), annotation=Any))
+        if self.options.key is not None:
+            parameters.append(inspect.Parameter("key", by_name, default=Depends(self.options.key), annotation=Any))
         return inspect.Signature(parameters)
-
-    def _refuse_nonsense(self) -> None:
-        if not self.names:
-            raise ValueError("a guard needs a name")
-        if self.wait is not None and not self.wait >= 0:
-            raise ValueError(f"{self!r}: wait is in seconds, at least 0, or None to wait without end")
-        if self.hold not in ("handler", "response"):
-            raise ValueError(f"{self!r}: hold is 'handler' or 'response'")
-        if not 400 <= self.status <= 599:
-            raise ValueError(f"{self!r}: status is that of an error, 400 to 599")
-        if self.if_match not in (None, "optional", "required"):
-            raise ValueError(f"{self!r}: if_match is 'optional', 'required' or None")
-        if len(self.names) > 1 and (self.key is not None or self.if_match is not None):
-            raise ValueError(f"{self!r}: key= and if_match= are for a guard of one name")
 
 
 @overload
@@ -241,12 +166,7 @@ def lock_guard(name: str, /, *names: str, required: bool = True, **options: Unpa
 
 
 def _make(mode: Mode, names: tuple[str, ...], required: bool, options: Any) -> GuardDependency[Any]:
-    return GuardDependency(mode=mode, names=names, required=required, **options)
-
-
-@lru_cache(maxsize=1024)
-def _template(text: str) -> Template:
-    return Template(text)
+    return GuardDependency(GuardOptions(mode=mode, names=names, required=required, **options))
 
 
 @lru_cache(maxsize=1024)

@@ -25,8 +25,9 @@ async def while_connected(conn: HTTPConnection, acquire: Callable[[], Awaitable[
     request = conn
     loop = asyncio.get_running_loop()
     watching: list[asyncio.Task[None]] = []
+    bound = asyncio.timeout(None)
     try:
-        async with asyncio.timeout(None) as bound:
+        async with bound:
             timer = loop.call_later(PATIENCE, lambda: watching.append(loop.create_task(_watch(request, bound))))
             try:
                 return await acquire()

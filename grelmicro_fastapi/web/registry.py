@@ -7,15 +7,14 @@ different scopes, and those with `use_cache=False` or under `Security`.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from starlette.requests import HTTPConnection
 
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.guards import Guard
 from grelmicro_fastapi.errors import BackendError, LockNotOwnedError, LockUpgradeError
-
-Mode = Literal["read", "write", "lock"]
+from grelmicro_fastapi.web.options import Mode
 
 _SCOPE: Final = "grelmicro.registry"
 _log = logging.getLogger("grelmicro_fastapi.web")
@@ -75,10 +74,10 @@ class Registry(dict[Key, Hold]):
 
 def registry_of(conn: HTTPConnection) -> Registry:
     """The registry of this request."""
-    registry = conn.scope.get(_SCOPE)
+    registry: Registry | None = conn.scope.get(_SCOPE)
     if registry is None:
         registry = conn.scope[_SCOPE] = Registry()
-    return registry  # type: ignore[no-any-return]  # a scope is a plain dict, and this key is ours
+    return registry
 
 
 async def end_all(holds: list[Hold], error: BaseException | None) -> LockNotOwnedError | None:
