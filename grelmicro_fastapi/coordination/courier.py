@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.futures import settle, sleep
 from grelmicro_fastapi.coordination.pace import Pace
-from grelmicro_fastapi.coordination.state import GRAVE, Acquire, Command, Renew, Reply, Undo, Verdict
+from grelmicro_fastapi.coordination.state import GRAVE, Acquire, Command, Reply, Undo, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask, DirectStore, Store
 from grelmicro_fastapi.errors import BackendError
 
@@ -29,12 +29,13 @@ _log = logging.getLogger("grelmicro_fastapi.coordination")
 class Parcel:
     """One command on its way. `done` is called once with the answer, unless the parcel was withdrawn before it left."""
 
-    __slots__ = ("command", "done", "key", "landed", "sent", "wanted")
+    __slots__ = ("bound", "command", "done", "key", "landed", "sent", "wanted")
 
-    def __init__(self, key: str, command: Command, done: Callable[[Answer], object]) -> None:
+    def __init__(self, key: str, command: Command, done: Callable[[Answer], object], bound: float) -> None:
         self.key = key
         self.command = command
         self.done = done
+        self.bound = bound
         self.sent = False
         self.landed = False
         self.wanted = True
@@ -80,10 +81,21 @@ class Courier:
         return judge(got)
 
     def post(
-        self, key: str, command: Command, done: Callable[[Answer], object], *, lane: str = "", first: bool = False
+        self,
+        key: str,
+        command: Command,
+        done: Callable[[Answer], object],
+        *,
+        lane: str = "",
+        first: bool = False,
+        bound: float = OPERATION,
     ) -> Parcel:
-        """Send without waiting. `lane` names a lane apart from the others, `first` jumps the queue of its lane."""
-        parcel = Parcel(key, command, done)
+        """Send without waiting.
+
+        `lane` names a lane apart from the others, `first` jumps the queue of its lane. The batch of this command is
+        given up after `bound` seconds, so only what rides in a lane of its own may ask for less than the usual.
+        """
+        parcel = Parcel(key, command, done, bound)
         if self.at_once:
             parcel.sent = True
             self.answered(parcel, self.at_once(Ask(key, command, self.pace.claim)))
@@ -193,11 +205,7 @@ class _Lane:
         courier = self._courier
         asks = [Ask(parcel.key, parcel.command, courier.pace.claim) for parcel in batch]
         started = courier.clock.now()
-        bound = OPERATION
-        for parcel in batch:
-            # A renewal that hangs must leave time for another before the shortest lease ends. It has a lane of its own.
-            if isinstance(parcel.command, Renew):
-                bound = min(bound, parcel.command.ttl / 3000)
+        bound = min(parcel.bound for parcel in batch)
         late = False
 
         def give_up() -> None:

@@ -7,12 +7,13 @@ from contextvars import ContextVar
 
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.courier import OPERATION, Courier
-from grelmicro_fastapi.coordination.identity import mint
+from grelmicro_fastapi.coordination.identity import Owner, mint, owner
 from grelmicro_fastapi.coordination.keeper import Keeper
-from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease, safe_end
+from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
 from grelmicro_fastapi.coordination.state import Acquire, Mode, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Ask, Store
-from grelmicro_fastapi.coordination.waiting import Grant, Waiting, Wish
+from grelmicro_fastapi.coordination.waiting import Waiting
+from grelmicro_fastapi.coordination.wish import Grant, Wish, trusted_until
 from grelmicro_fastapi.errors import (
     BackendError,
     DrainingError,
@@ -68,22 +69,22 @@ class Crew:
             return await self._try(wish)
         return await self._wait(wish, timeout)
 
-    def take_at_once(self, wish: Wish, task: object) -> Grant | None:
+    def take_at_once(self, wish: Wish, who: Owner) -> Grant | None:
         """Acquire where that needs no waiting: the store is in our memory, the lock is free, and nobody queues."""
         at_once = self.courier.at_once
         if at_once is None or self.draining or (wish.key, wish.mode) in self.waiting:
             return None
-        asked, token = self.clock.now(), mint(wish.worker, task)
+        asked, token = self.clock.now(), mint(wish.worker, who)
         command = Acquire(token, wish.mode, wish.ttl, expect=wish.expect, note=wish.note)
         answer = at_once(Ask(wish.key, command, self.courier.pace.claim))
         if isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED:
             return Grant(token, asked, answer)
         return None
 
-    def nests(self, wish: Wish, task: object) -> Grip | None:
+    def nests(self, wish: Wish, who: Owner) -> Grip | None:
         """Return the grip of the read lease to join, if any. Raises if the running task would wait for itself."""
         for lease in self._leases.get(wish.key, ()):
-            if any(holder.task is task for holder in lease.holders) and lease.valid:
+            if any(holder.owner is who for holder in lease.holders) and lease.valid:
                 if wish.mode is Mode.WRITE and lease.wish.mode is Mode.READ:
                     raise LockUpgradeError(
                         f"this task reads {wish.name!r} and asks to write it: two such would wait for each other for "
@@ -124,7 +125,7 @@ class Crew:
 
     def taken(self, key: str, source: object) -> Lease | None:
         """The lease that the running task took through that object, lost or not, or None."""
-        holder = Holder(asyncio.current_task(), source)
+        holder = Holder(owner(), source)
         return next((lease for lease in reversed(self._leases.get(key, [])) if holder in lease.holders), None)
 
     def held(self) -> Iterator[Lease]:
@@ -142,7 +143,7 @@ class Crew:
         self._crowded = max(1024, 2 * len(self._leases))
 
     async def _try(self, wish: Wish) -> Grant:
-        asked, token = self.clock.now(), mint(wish.worker, asyncio.current_task())
+        asked, token = self.clock.now(), mint(wish.worker, owner())
         command = Acquire(token, wish.mode, wish.ttl, expect=wish.expect, note=wish.note)
         reply = await self.courier.ask(wish.key, command, min(OPERATION, wish.lease))
         if reply.verdict is Verdict.GRANTED:
@@ -176,7 +177,7 @@ class Crew:
                 timer.cancel()
 
     def _checked(self, wish: Wish, grant: Grant) -> Grant:
-        if self.clock.now() < safe_end(grant.asked, wish.lease):
+        if self.clock.now() < trusted_until(wish, grant.asked):
             return grant
         self._give_back(wish, grant.token)
         raise BackendError(f"the store granted {wish.name!r} too late: its lease of {wish.lease:g} s was over")

@@ -3,9 +3,12 @@
 A token proves ownership, so it is a secret: it goes to the store and nowhere else.
 """
 
+import asyncio
 import itertools
 import os
 import secrets
+import threading
+from contextvars import ContextVar
 
 from grelmicro_fastapi.coordination.state import Mode
 
@@ -32,10 +35,31 @@ def default_worker() -> str:
     return _process.worker
 
 
-def mint(worker: str | None, task: object) -> str:
-    """Make the token of a new attempt of that task: never given out before, not to be guessed."""
+class ThreadOwner:
+    """A thread that acquires through `from_thread`. An object, because the numbers of threads are used again."""
+
+    __slots__ = ("thread",)
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+
+acting_for: ContextVar[ThreadOwner | None] = ContextVar("grelmicro_fastapi_acting_for", default=None)
+"""The thread on whose behalf the running task acts."""
+
+Owner = asyncio.Task[object] | ThreadOwner | None
+
+
+def owner() -> Owner:
+    """Who holds what is acquired now: the running task, or the thread that it acts for."""
+    return acting_for.get() or asyncio.current_task()
+
+
+def mint(worker: str | None, owner: Owner) -> str:
+    """Make the token of a new attempt of that owner: never given out before, not to be guessed."""
     process = _process
-    return f"{worker or process.worker}:task:{id(task):x}:{next(process.attempts):x}.{process.secret}"
+    whose = f"thread:{owner.thread:x}" if isinstance(owner, ThreadOwner) else f"task:{id(owner):x}"
+    return f"{worker or process.worker}:{whose}:{next(process.attempts):x}.{process.secret}"
 
 
 def seat(channel: str, mode: Mode) -> str:

@@ -4,6 +4,7 @@ Renews at a third of the lease, batched, on a lane of its own; retries until the
 lost. It holds guards weakly: a guard that is dropped without release stops being renewed.
 """
 
+import asyncio
 import heapq
 import itertools
 import logging
@@ -53,7 +54,8 @@ class Keeper:
             self._timer.cancel()
 
     def _next_renewal(self, lease: Lease) -> float:
-        return self._clock.now() + lease.wish.lease / 3 * random.uniform(0.9, 1.0)
+        every = min(lease.wish.lease / 3, lease.wish.renew_every)
+        return self._clock.now() + every * random.uniform(0.9, 1.0)
 
     def _plan(self, charge: _Charge, when: float) -> None:
         lease = charge.lease
@@ -103,16 +105,23 @@ class Keeper:
                 lease.extended(asked)
                 self._plan(charge, self._next_renewal(lease))
             else:
-                self._plan(charge, self._clock.now() + min(lease.wish.lease / 10, 1.0) * random.uniform(0.5, 1.0))
+                self._plan(
+                    charge,
+                    self._clock.now()
+                    + min(lease.wish.lease / 10, lease.wish.renew_every, 1.0) * random.uniform(0.5, 1.0),
+                )
 
         # Should no answer come at all, we look again at the deadline.
         self._plan(charge, lease.deadline)
-        self._courier.post(lease.wish.key, Renew(lease.token, lease.wish.ttl), answered, lane=RENEWALS)
+        wish = lease.wish
+        # A renewal that hangs must leave time for another before the lease ends.
+        bound = min(wish.lease / 3, wish.patience)
+        self._courier.post(wish.key, Renew(lease.token, wish.ttl), answered, lane=RENEWALS, bound=bound)
 
     def _lost(self, charge: _Charge, why: str) -> None:
         lease = charge.lease
         _log.error("lost %r: %s", lease.wish.name, why, extra={"lock_name": lease.wish.name, "event": "lock.lost"})
         lease.lose()
-        if lease.wish.cancels and lease.holders and (task := lease.holders[0].task) and not task.done():
+        if lease.wish.cancels and lease.holders and isinstance(task := lease.holders[0].owner, asyncio.Task):
             lease.cancelled = task
             task.cancel(f"the lock {lease.wish.name!r} was lost")

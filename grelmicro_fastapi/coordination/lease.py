@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from grelmicro_fastapi.coordination.courier import OPERATION, judge
 from grelmicro_fastapi.coordination.futures import settle, within
+from grelmicro_fastapi.coordination.identity import Owner
 from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask
-from grelmicro_fastapi.coordination.waiting import Grant, Wish
+from grelmicro_fastapi.coordination.wish import Grant, Wish, trusted_until
 from grelmicro_fastapi.errors import BackendError, LockNotOwnedError
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ RENEWALS = "renewals"
 
 
 class Holder(NamedTuple):
-    """A task, and the object through which it took a lease."""
+    """A task or thread, and the object through which it took a lease."""
 
-    task: "asyncio.Task[object] | None"
+    owner: Owner
     source: object
 
 
@@ -48,6 +49,7 @@ class Lease:
         "_doubtful",
         "_leaving",
         "cancelled",
+        "confirmed",
         "crew",
         "deadline",
         "due",
@@ -56,7 +58,6 @@ class Lease:
         "holders",
         "limit",
         "lost",
-        "min_hold",
         "poisoned",
         "spent",
         "token",
@@ -64,15 +65,15 @@ class Lease:
         "wish",
     )
 
-    def __init__(self, crew: "Crew", wish: Wish, grant: Grant, holder: Holder, limit: float, min_hold: int = 0) -> None:
+    def __init__(self, crew: "Crew", wish: Wish, grant: Grant, holder: Holder, limit: float) -> None:
         self.crew = crew
         self.wish = wish
         self.token = grant.token
         self.fence = grant.reply.fence
         self.poisoned = grant.reply.poisoned
         self.limit = limit
-        self.min_hold = min_hold
-        self.deadline = min(safe_end(grant.asked, wish.lease), limit)
+        self.confirmed = grant.asked
+        self.deadline = min(trusted_until(wish, grant.asked), limit)
         self.holders: list[Holder] = [holder]
         self.grip: weakref.ref[Grip] | None = None
         self.due = 0.0
@@ -96,7 +97,8 @@ class Lease:
 
     def extended(self, asked: float) -> None:
         """The store confirmed a renewal that was asked for at that time."""
-        self.deadline = min(max(self.deadline, safe_end(asked, self.wish.lease)), self.limit)
+        self.confirmed = max(self.confirmed, asked)
+        self.deadline = min(max(self.deadline, trusted_until(self.wish, asked)), self.limit)
 
     async def extend(self) -> None:
         """Renew now. Raises `LockNotOwnedError` if it has ended, `BackendError` if the store does not say."""
@@ -104,7 +106,9 @@ class Lease:
             raise self.gone()
         asked = self.crew.clock.now()
         command = Renew(self.token, self.wish.ttl)
-        reply = await self.crew.courier.ask(self.wish.key, command, self.deadline - asked, lane=RENEWALS)
+        reply = await self.crew.courier.ask(
+            self.wish.key, command, min(self.deadline - asked, OPERATION), lane=RENEWALS
+        )
         if reply.verdict is not Verdict.GRANTED:
             self.lose()
             raise self.gone()
@@ -170,7 +174,7 @@ class Lease:
     def _send_release(self, poison: Poison) -> Answer | None:
         self.retire()
         crew, key = self.crew, self.wish.key
-        courier, command = crew.courier, Release(self.token, self.min_hold, poison)
+        courier, command = crew.courier, Release(self.token, round(self.wish.min_hold * 1000), poison)
         if courier.at_once:
             self._answer = courier.at_once(Ask(key, command, courier.pace.claim))
         elif not self._leaving:
@@ -198,8 +202,3 @@ class Lease:
         for watcher in self.watchers:
             settle(watcher, None)
         self.watchers.clear()
-
-
-def safe_end(asked: float, lease: float) -> float:
-    """Until when a lease asked for at that time is certainly ours: less 1 % + 2 ms, for clocks drift."""
-    return asked + lease - (lease * 0.01 + 0.002)

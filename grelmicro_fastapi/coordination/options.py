@@ -5,7 +5,7 @@ from uuid import UUID
 
 from grelmicro_fastapi.coordination.names import check_name
 from grelmicro_fastapi.coordination.state import Mode
-from grelmicro_fastapi.coordination.waiting import Wish
+from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.settings import Duration, Jitter, Settings, Worker, resolve
 
 

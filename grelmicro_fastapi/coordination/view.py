@@ -1,51 +1,38 @@
 """One mode of one lock: what `Lock` is, and what `ReadWriteLock.read` and `.write` are."""
 
-import asyncio
 import math
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from grelmicro_fastapi.coordination.backend import Source, crew_of
 from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.guards import Guard
+from grelmicro_fastapi.coordination.identity import Owner, owner
 from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
 from grelmicro_fastapi.coordination.rules import step
 from grelmicro_fastapi.coordination.state import Mode, Poison, State, Vacate
-from grelmicro_fastapi.coordination.waiting import Wish
+from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import LockNotOwnedError, LockTimeoutError, WouldBlockError
 
 G = TypeVar("G", bound=Guard)
 
 
-class View(Generic[G]):
-    """Acquires a lock in one mode. May be shared by tasks: ownership lies in the guards it hands out."""
+class Held(Generic[G]):
+    """What can be held in one mode. May be shared by tasks: ownership lies in the guards it hands out."""
+
+    _patience: ClassVar[float | None] = None
+    """How long `async with` waits, in seconds. None: without end."""
 
     def __init__(self, wish: Wish, source: Source | None, guard: type[G]) -> None:
         self._wish = wish
         self._source = source
         self._guard = guard
-        self._entered: dict[asyncio.Task[object] | None, list[G]] = {}
+        self._entered: dict[Owner, list[G]] = {}
 
     @property
     def name(self) -> str:
         """What is protected."""
         return self._wish.name
-
-    async def acquire(self, *, timeout: float | None = None) -> G:
-        """Acquire, waiting for at most `timeout` seconds: None is without end, 0 is one attempt.
-
-        Raises `LockTimeoutError` if somebody else held it until then, `BackendError` if the store gave no verdict,
-        `LockReentrantError` or `LockUpgradeError` if this task holds it already, `DrainingError` while the process
-        shuts down, `QueueFullError` if too many wait here. Whatever it raises, nothing is left held.
-        """
-        return await self._take(self._wish, timeout)
-
-    async def acquire_nowait(self) -> G:
-        """Acquire in one attempt. Raises `WouldBlockError` if somebody else holds it, and otherwise as `acquire`."""
-        try:
-            return await self._take(self._wish, 0)
-        except LockTimeoutError as busy:
-            raise WouldBlockError(str(busy)) from None
 
     async def extend(self) -> None:
         """Extend what this task acquired through this object. Raises as `Guard.extend`."""
@@ -59,7 +46,7 @@ class View(Generic[G]):
         lease = self._mine()
         if lease is None:
             raise self._not_owned()
-        lease.holders.remove(Holder(asyncio.current_task(), self))
+        lease.holders.remove(Holder(owner(), self))
         if not lease.holders:
             await lease.release(Poison.CLEAR)
 
@@ -77,18 +64,18 @@ class View(Generic[G]):
         return lease.token in state.readers or (state.writer is not None and state.writer.token == lease.token)
 
     async def __aenter__(self) -> G:
-        guard = await self.acquire()
-        self._entered.setdefault(asyncio.current_task(), []).append(guard)
+        guard = await self._take(self._wish, self._patience)
+        self._entered.setdefault(owner(), []).append(guard)
         return guard
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task = asyncio.current_task()
-        guards = self._entered[task]
+        who = owner()
+        guards = self._entered[who]
         guard = guards.pop()
         if not guards:
-            del self._entered[task]
+            del self._entered[who]
         await guard.leave(error)
 
     def __repr__(self) -> str:
@@ -98,12 +85,12 @@ class View(Generic[G]):
         if timeout is not None and not 0 <= timeout < math.inf:
             raise ValueError(f"timeout= is None or a number of seconds from 0 up, not {timeout!r}")
         crew = self._crew()
-        task = asyncio.current_task()
-        holder = Holder(task, self)
-        if joined := crew.nests(wish, task):
+        who = owner()
+        holder = Holder(who, self)
+        if joined := crew.nests(wish, who):
             joined.lease.holders.append(holder)
             return self._guard(joined, holder)
-        grant = crew.take_at_once(wish, task) or await crew.take(wish, timeout)
+        grant = crew.take_at_once(wish, who) or await crew.take(wish, timeout)
         limit = math.inf if wish.max_hold is None else crew.clock.now() + wish.max_hold
         # From here to the caller there is no await: nothing can come between the grant and its guard.
         grip = Grip(Lease(crew, wish, grant, holder, limit))
@@ -120,6 +107,26 @@ class View(Generic[G]):
     def _not_owned(self) -> LockNotOwnedError:
         mode = "reader" if self._wish.mode is Mode.READ else "holder"
         return LockNotOwnedError(f"this task is no {mode} of {self.name!r} through this object: acquire it first")
+
+
+class View(Held[G]):
+    """One mode of a lock that can be waited for."""
+
+    async def acquire(self, *, timeout: float | None = None) -> G:
+        """Acquire, waiting for at most `timeout` seconds: None is without end, 0 is one attempt.
+
+        Raises `LockTimeoutError` if somebody else held it until then, `BackendError` if the store gave no verdict,
+        `LockReentrantError` or `LockUpgradeError` if this task holds it already, `DrainingError` while the process
+        shuts down, `QueueFullError` if too many wait here. Whatever it raises, nothing is left held.
+        """
+        return await self._take(self._wish, timeout)
+
+    async def acquire_nowait(self) -> G:
+        """Acquire in one attempt. Raises `WouldBlockError` if somebody else holds it, and otherwise as `acquire`."""
+        try:
+            return await self._take(self._wish, 0)
+        except LockTimeoutError as busy:
+            raise WouldBlockError(str(busy)) from None
 
 
 async def look(source: Source | None, key: str) -> State:

@@ -1,0 +1,48 @@
+"""What a caller wants, and what it got."""
+
+import math
+from typing import NamedTuple
+
+from grelmicro_fastapi.coordination.state import Mode, Reply
+
+
+class Wish(NamedTuple):
+    """What a caller wants: the same for each of its attempts. Lengths in seconds."""
+
+    name: str
+    key: str
+    mode: Mode
+    lease: float
+    retry_interval: float
+    retry_jitter: float
+    worker: str | None
+    keep_alive: bool
+    cancels: bool
+    max_hold: float | None
+    expect: int | None = None
+    note: str = ""
+    min_hold: float = 0.0
+    trust: float = math.inf
+    """How long after a request its lease is trusted, should that be less than the lease."""
+    renew_every: float = math.inf
+    """How often to renew, should that be more often than three times a lease."""
+    patience: float = math.inf
+    """How long one renewal may take, should that be less than a third of the lease."""
+
+    @property
+    def ttl(self) -> int:
+        """The lease in ms."""
+        return round(self.lease * 1000)
+
+
+class Grant(NamedTuple):
+    """A granted attempt. `asked` is the clock's time just before the request was sent."""
+
+    token: str
+    asked: float
+    reply: Reply
+
+
+def trusted_until(wish: Wish, asked: float) -> float:
+    """Until when a lease asked for at that time is certainly ours: less 1 % + 2 ms, for clocks drift."""
+    return asked + min(wish.lease * 0.99 - 0.002, wish.trust)
