@@ -108,9 +108,9 @@ def keys(db: sqlite3.Connection, prefix: str, after: str | None, limit: int) -> 
 
 def dead(db: sqlite3.Connection, now: int) -> list[str]:
     """The keys in which something has ended."""
-    query = """SELECT key FROM grelmicro_lock WHERE token IS NOT NULL AND until <= ?1
-        UNION SELECT key FROM grelmicro_holder WHERE until <= ?1"""
-    return [key for (key,) in db.execute(query, (now,))]
+    query = """SELECT key FROM grelmicro_lock WHERE token IS NOT NULL AND until <= ?
+        UNION SELECT key FROM grelmicro_holder WHERE until <= ?"""
+    return [key for (key,) in db.execute(query, (now, now))]
 
 
 def idle(db: sqlite3.Connection, since: int) -> list[str]:
