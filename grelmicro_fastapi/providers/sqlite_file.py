@@ -80,14 +80,23 @@ class File:
         self._db: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._ahead = 0
+        self._lasting: bool | None = None
 
     def now(self) -> int:
         """The file's clock in ms: the host's boot clock, and how far ahead of it the file began."""
         return int(self._clock.now() * 1000) + self._ahead
 
-    def write(self, work: Callable[[sqlite3.Connection], T], given_up: GivenUp) -> T:
-        """Run `work` in one transaction that excludes every other writer. It is run again if the file was busy."""
-        return self._patiently(lambda db: _transaction(db, "BEGIN IMMEDIATE", work), given_up)
+    def write(self, work: Callable[[sqlite3.Connection], T], given_up: GivenUp, lasting: bool = True) -> T:
+        """Run `work` in one transaction that excludes every other writer. It is run again if the file was busy.
+
+        What is not `lasting` outlives the process, but may be lost when the machine loses power.
+        """
+
+        def transact(db: sqlite3.Connection) -> T:
+            self._sync(db, lasting)
+            return _transaction(db, "BEGIN IMMEDIATE", work)
+
+        return self._patiently(transact, given_up)
 
     def read(self, work: Callable[[sqlite3.Connection], T], given_up: GivenUp) -> T:
         """Run `work` on one unchanging view of the file."""
@@ -119,8 +128,15 @@ class File:
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise BackendError(f"the SQLite file {str(self.path)!r} cannot use WAL (it stays at {mode!r})")
-        db.execute(f"PRAGMA synchronous = {self._synchronous}")
+        self._lasting = None
+        self._sync(db, lasting=True)
         _transaction(db, "BEGIN IMMEDIATE", self._found)
+
+    def _sync(self, db: sqlite3.Connection, lasting: bool) -> None:
+        if lasting is not self._lasting:
+            relaxed = "NORMAL" if self._synchronous in ("FULL", "EXTRA") else self._synchronous
+            db.execute(f"PRAGMA synchronous = {self._synchronous if lasting else relaxed}")
+            self._lasting = lasting
 
     def _found(self, db: sqlite3.Connection) -> None:
         for statement in rows.SCHEMA:

@@ -9,7 +9,21 @@ from typing import TypeVar
 
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.rules import step
-from grelmicro_fastapi.coordination.state import CLAIM, VERSION, Acquire, Command, Leave, Purge, Reply, Vacate, Verdict
+from grelmicro_fastapi.coordination.state import (
+    CLAIM,
+    VERSION,
+    Acquire,
+    Advance,
+    Command,
+    Force,
+    Leave,
+    Mend,
+    Mode,
+    Purge,
+    Reply,
+    Vacate,
+    Verdict,
+)
 from grelmicro_fastapi.coordination.store import Answer, Ask, Scope, Snapshot, Wake, Woken
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers import sqlite_rows as rows
@@ -71,7 +85,8 @@ class SqliteStore:
 
     async def apply(self, asks: Sequence[Ask]) -> Sequence[Answer]:
         """Let the law advance each key, in one transaction and one hop to the thread."""
-        answers, changes = await self._write(lambda db: _apply(db, asks, self._file.now()))
+        lasting = any(_lasts(ask.command) for ask in asks)
+        answers, changes = await self._write(lambda db: _apply(db, asks, self._file.now()), lasting)
         for (key, command, _), answer in zip(asks, answers, strict=True):
             if isinstance(answer, Reply):
                 self._watch(key, command, answer, changes[key])
@@ -129,8 +144,8 @@ class SqliteStore:
             count += sum(isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED for answer in answers)
         return count
 
-    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._call(lambda given_up: self._file.write(work, given_up))
+    async def _write(self, work: Callable[[sqlite3.Connection], T], lasting: bool = True) -> T:
+        return await self._call(lambda given_up: self._file.write(work, given_up, lasting))
 
     async def _call(self, job: Callable[[GivenUp], T]) -> T:
         if self._desk is None:
@@ -181,3 +196,14 @@ def _apply(
         if kept.state.version <= VERSION:
             rows.save(db, key, kept)
     return answers, {key: kept.changes for key, kept in loaded.items()}
+
+
+def _lasts(command: Command) -> bool:
+    """Must it survive a power cut? Fences and the operator's word must; a lease is dead after one anyway."""
+    match command:
+        case Acquire(mode=mode):
+            return mode is Mode.WRITE
+        case Advance() | Force() | Mend() | Purge():
+            return True
+        case _:
+            return False
