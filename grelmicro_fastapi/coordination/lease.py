@@ -3,18 +3,17 @@
 import asyncio
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-from grelmicro_fastapi.coordination.courier import OPERATION, judge
+from grelmicro_fastapi.coordination.clock import Clock
+from grelmicro_fastapi.coordination.courier import OPERATION, Courier, judge
 from grelmicro_fastapi.coordination.futures import settle, within
 from grelmicro_fastapi.coordination.identity import Owner
 from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask
+from grelmicro_fastapi.coordination.waiting import Waiting
 from grelmicro_fastapi.coordination.wish import Grant, Wish, trusted_until
 from grelmicro_fastapi.errors import BackendError, LockNotOwnedError
-
-if TYPE_CHECKING:
-    from grelmicro_fastapi.coordination.crew import Crew
 
 RENEWALS = "renewals"
 """The lane of its own that keeps renewals apart from everything else."""
@@ -35,6 +34,23 @@ class Grip:
     def __init__(self, lease: "Lease") -> None:
         self.lease = lease
         lease.grip = weakref.ref(self)
+
+
+class Serves(Protocol):
+    """What a lease needs of the crew that took it."""
+
+    clock: Clock
+    courier: Courier
+    waiting: Waiting
+
+    def took(self, lease: "Lease") -> None:
+        """Count a lease as held here."""
+
+    def left(self, lease: "Lease") -> None:
+        """Count it no more."""
+
+    def keep(self, grip: Grip) -> None:
+        """Renew the lease, if that was asked for."""
 
 
 class Lease:
@@ -65,7 +81,7 @@ class Lease:
         "wish",
     )
 
-    def __init__(self, crew: "Crew", wish: Wish, grant: Grant, holder: Holder, limit: float) -> None:
+    def __init__(self, crew: Serves, wish: Wish, grant: Grant, holder: Holder, limit: float) -> None:
         self.crew = crew
         self.wish = wish
         self.token = grant.token
