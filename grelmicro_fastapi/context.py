@@ -59,7 +59,7 @@ def current() -> App:
 
     Raises `NotRunningError` if there is none, or more than one.
     """
-    loop = _loop()
+    loop = running_loop()
     apps = _apps.get(loop, ()) if loop else ()
     if len(apps) == 1:
         return apps[0]
@@ -70,7 +70,8 @@ def current() -> App:
     return apps[0]
 
 
-def _loop() -> AbstractEventLoop | None:
+def running_loop() -> AbstractEventLoop | None:
+    """The loop that runs in this thread, or the one that started this worker thread, or None."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -79,3 +80,9 @@ def _loop() -> AbstractEventLoop | None:
         return from_thread.run_sync(asyncio.get_running_loop)
     except RuntimeError:  # not one of anyio's worker threads, or its loop has ended
         return None
+
+
+def loops() -> list[AbstractEventLoop]:
+    """Every loop on which an app is open."""
+    with _mutex:
+        return [loop for loop in _apps if not loop.is_closed()]

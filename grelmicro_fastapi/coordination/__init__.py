@@ -2,6 +2,7 @@ from grelmicro_fastapi.coordination.coordination import Coordination
 from grelmicro_fastapi.coordination.guards import Guard, LockHandle, ReadGuard, WriteGuard
 from grelmicro_fastapi.coordination.lock import Lock
 from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock, ReadWriteLockState
+from grelmicro_fastapi.coordination.tasklock import TaskLock
 
 __all__ = [
     "Coordination",
@@ -11,5 +12,6 @@ __all__ = [
     "ReadGuard",
     "ReadWriteLock",
     "ReadWriteLockState",
+    "TaskLock",
     "WriteGuard",
 ]

@@ -37,6 +37,10 @@ class Backend:
                 "app that uses it (lifespan=micro.lifespan)"
             ) from None
 
+    def loops(self) -> list[asyncio.AbstractEventLoop]:
+        """Every loop on which its provider is open."""
+        return [loop for loop in self._crews if not loop.is_closed()]
+
     def attach(self, loop: asyncio.AbstractEventLoop, crew: Crew) -> None:
         """From now on this crew works on that loop."""
         self._crews[loop] = crew

@@ -7,6 +7,7 @@ from grelmicro_fastapi.coordination.guards import LockHandle
 from grelmicro_fastapi.coordination.names import LOCK
 from grelmicro_fastapi.coordination.options import LockOptions, wish
 from grelmicro_fastapi.coordination.state import Mode
+from grelmicro_fastapi.coordination.threads import ThreadView
 from grelmicro_fastapi.coordination.view import View
 
 
@@ -31,3 +32,8 @@ class Lock(View[LockHandle]):
         **options: Unpack[LockOptions],
     ) -> None:
         super().__init__(wish("LOCK", LOCK, name, Mode.WRITE, options, env_load), backend, LockHandle)
+
+    @property
+    def from_thread(self) -> ThreadView[LockHandle]:
+        """The same for code that runs in a thread: `with lock.from_thread as held`."""
+        return ThreadView(self)

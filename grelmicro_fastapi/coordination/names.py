@@ -4,6 +4,9 @@ import re
 
 LOCK = "lock:"
 READWRITELOCK = "rwlock:"
+TASKLOCK = "tasklock:"
+LEADER = "leader:"
+TICK = "tick:"
 
 _LONGEST = 512
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

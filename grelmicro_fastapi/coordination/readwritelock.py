@@ -8,6 +8,7 @@ from grelmicro_fastapi.coordination.guards import ReadGuard, WriteGuard
 from grelmicro_fastapi.coordination.names import READWRITELOCK
 from grelmicro_fastapi.coordination.options import LockOptions, wish
 from grelmicro_fastapi.coordination.state import Mode
+from grelmicro_fastapi.coordination.threads import ThreadView
 from grelmicro_fastapi.coordination.view import View, look
 
 
@@ -26,6 +27,11 @@ class ReadWriteLockState:
 class ReadView(View[ReadGuard]):
     """The shared mode of a read-write lock."""
 
+    @property
+    def from_thread(self) -> ThreadView[ReadGuard]:
+        """The same for code that runs in a thread: `with lock.read.from_thread as reading`."""
+        return ThreadView(self)
+
 
 @final
 class WriteView(View[WriteGuard]):
@@ -39,6 +45,20 @@ class WriteView(View[WriteGuard]):
         """
         wish = self._wish if expect is None else self._wish._replace(expect=expect)
         return await self._take(wish, timeout)
+
+    @property
+    def from_thread(self) -> "ThreadWriteView":
+        """The same for code that runs in a thread: `with lock.write.from_thread as writing`."""
+        return ThreadWriteView(self)
+
+
+@final
+class ThreadWriteView(ThreadView[WriteGuard]):
+    """The exclusive mode, for code that runs in a thread."""
+
+    def downgrade(self, guard: WriteGuard) -> ReadGuard:
+        """Make the writer a reader as `WriteGuard.downgrade` does."""
+        return self._call(guard.downgrade)
 
 
 class ReadWriteLock:

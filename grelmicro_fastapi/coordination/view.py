@@ -34,6 +34,15 @@ class Held(Generic[G]):
         """What is protected."""
         return self._wish.name
 
+    @property
+    def source(self) -> Source | None:
+        """What was given as `backend=`."""
+        return self._source
+
+    async def enter(self) -> G:
+        """Acquire as `async with` does."""
+        return await self._take(self._wish, self._patience)
+
     async def extend(self) -> None:
         """Extend what this task acquired through this object. Raises as `Guard.extend`."""
         lease = self._mine()
@@ -64,7 +73,7 @@ class Held(Generic[G]):
         return lease.token in state.readers or (state.writer is not None and state.writer.token == lease.token)
 
     async def __aenter__(self) -> G:
-        guard = await self._take(self._wish, self._patience)
+        guard = await self.enter()
         self._entered.setdefault(owner(), []).append(guard)
         return guard
 
