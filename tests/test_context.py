@@ -108,6 +108,20 @@ def test_loops_do_not_see_each_others_apps() -> None:
     assert seen == [theirs, theirs]
 
 
+def test_the_loops_with_an_open_app_are_known() -> None:
+    async def body() -> None:
+        shop = Shop()
+        assert context.loops() == []
+        opened(shop)
+        assert context.loops() == [asyncio.get_running_loop()]
+        assert await anyio.to_thread.run_sync(context.running_loop) is asyncio.get_running_loop()
+        closed(shop)
+        assert context.loops() == []
+
+    on_a_loop(body)
+    assert context.running_loop() is None
+
+
 def test_a_worker_thread_asks_the_loop_that_started_it() -> None:
     async def body() -> None:
         shop = Shop()
