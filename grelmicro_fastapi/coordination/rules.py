@@ -168,7 +168,7 @@ def _stay(state: State, token: str, ttl: int, now: int) -> Reply:
 
 def _downgrade(state: State, ask: Downgrade, now: int, claim: int, wakes: Wakes) -> Reply:
     writer = state.writer
-    if writer and writer.token == ask.token and ask.fence in (0, state.fence):
+    if writer and writer.token == ask.token:
         state.readers[ask.token] = max(writer.until, now + ask.ttl)
         state.touched = now
         writer_leaves(state, now, claim, wakes)
@@ -180,7 +180,7 @@ def _downgrade(state: State, ask: Downgrade, now: int, claim: int, wakes: Wakes)
 
 def _release(state: State, ask: Release, now: int, claim: int, wakes: Wakes) -> Reply:
     writer = state.writer
-    if writer and writer.token == ask.token and ask.fence in (0, state.fence):
+    if writer and writer.token == ask.token:
         if ask.poison is not Poison.CLEAR:
             state.poisoned = ask.poison is Poison.SET or writer.poisoned
         if ask.min_hold and writer.since + ask.min_hold > now:

@@ -76,7 +76,10 @@ class State:
 
 
 class Acquire(NamedTuple):
-    """Ask for a lease. Asked again with the same token it is the same grant.
+    """Ask for a lease. Asked again with the same token it is the same grant, as long as that lives.
+
+    After its end it would be a new grant, which a late Release of the first would end, and poison with it. So a caller
+    who does not know what became of his Acquire undoes the token and asks with another.
 
     `seat` (or "") is where to wait, for `place` ms unless refreshed; `more` says that others of that seat follow in
     this batch. With `expect`, only if that is still the fence and nothing is poisoned.
@@ -100,27 +103,18 @@ class Renew(NamedTuple):
 
 
 class Downgrade(NamedTuple):
-    """Make the writer a reader in one step, under the same fence. Publishes: poison ends as with a clean release.
-
-    `fence` as in `Release`.
-    """
+    """Make the writer a reader in one step, under the same fence. Publishes: poison ends as with a clean release."""
 
     token: str
     ttl: int
-    fence: int = 0
 
 
 class Release(NamedTuple):
-    """Give a lease back. A writer stays as a cooldown until `min_hold` ms after its grant.
-
-    `fence` says which grant of the token is meant (0: whichever). A resent Acquire may arrive after the lease ended and
-    be granted once more; a late Release of the first grant must not end the second, and with it a poison it never saw.
-    """
+    """Give a lease back. A writer stays as a cooldown until `min_hold` ms after its grant."""
 
     token: str
     min_hold: int = 0
     poison: Poison = Poison.CLEAR
-    fence: int = 0
 
 
 class Undo(NamedTuple):
