@@ -17,6 +17,7 @@ from grelmicro_fastapi.coordination.rules import step
 from grelmicro_fastapi.coordination.state import VERSION, Vacate
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
 from grelmicro_fastapi.providers import sqlite_rows as rows
+from grelmicro_fastapi.providers.sqlite_fork import Slot
 
 T = TypeVar("T")
 GivenUp = Callable[[], bool]
@@ -77,7 +78,7 @@ class File:
         self._timeout = timeout
         self._boot = boot
         self._mounts = mounts
-        self._db: sqlite3.Connection | None = None
+        self._slot = Slot()
         self._identity: tuple[int, int] | None = None
         self._ahead = 0
         self._lasting: bool | None = None
@@ -104,25 +105,24 @@ class File:
 
     def close(self) -> None:
         """Give the connection back."""
-        if self._db:
-            self._db.close()
-            self._db = None
+        with self._slot.turn:
+            self._slot.close()
 
-    def connect(self) -> sqlite3.Connection:
-        """The connection, to the file that lies there now."""
-        if self._db and self._identity != identity(self.path):
+    def _connect(self) -> sqlite3.Connection:
+        slot = self._slot
+        if slot.db and self._identity != identity(self.path):
             _log.warning("the SQLite file %s was replaced or removed: opening the one that is there now", self.path)
-            self.close()
-        if self._db is None:
+            slot.close()
+        if slot.db is None:
             refuse_network(self.path, self._mounts)
-            db = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+            slot.db = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
             try:
-                self._prepare(db)
+                self._prepare(slot.db)
             except BaseException:
-                db.close()
+                slot.close()
                 raise
-            self._db, self._identity = db, identity(self.path)
-        return self._db
+            self._identity = identity(self.path)
+        return slot.db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -167,7 +167,8 @@ class File:
         until = time.monotonic() + self._timeout
         while True:
             try:
-                return work(self.connect())
+                with self._slot.turn:
+                    return work(self._connect())
             except sqlite3.Error as error:
                 if not busy(error):
                     # Whatever broke, the next call must not meet it again on this connection.

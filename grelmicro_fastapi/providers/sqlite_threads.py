@@ -20,6 +20,7 @@ from grelmicro_fastapi.coordination.turns import outlook
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers import sqlite_rows as rows
 from grelmicro_fastapi.providers.sqlite_file import GivenUp, identity
+from grelmicro_fastapi.providers.sqlite_fork import Slot
 
 T = TypeVar("T")
 
@@ -154,28 +155,30 @@ class Lookout:
             await ended.wait()
 
     def _watch(self, tell: Woken) -> None:
-        db: sqlite3.Connection | None = None
-        file = version = None
+        slot, file, version = Slot(), None, None
         while not self._park():
             with self._bell:
                 fresh, self._fresh = self._fresh, False
-            try:
-                if db and file != identity(self._path):
-                    db = _close(db)
-                if db is None:
-                    db, file = _connect(self._path), identity(self._path)
-                    # What changed until now changed unseen.
-                    tell(None)
-                (latest,) = db.execute("PRAGMA data_version").fetchone()
-                if fresh or latest != version:
-                    self._look(db, tell)
-                version = latest
-            except sqlite3.Error:
-                db = _close(db)
-                with self._bell:
-                    self._fresh = True
-                    self._bell.wait(_RETRY)
-        _close(db)
+            with slot.turn:
+                try:
+                    if slot.db and file != identity(self._path):
+                        slot.close()
+                    if slot.db is None:
+                        slot.db, file = _connect(self._path), identity(self._path)
+                        # What changed until now changed unseen.
+                        tell(None)
+                    (latest,) = slot.db.execute("PRAGMA data_version").fetchone()
+                    if fresh or latest != version:
+                        self._look(slot.db, tell)
+                    version = latest
+                    continue
+                except sqlite3.Error:
+                    slot.close()
+            with self._bell:
+                self._fresh = True
+                self._bell.wait(_RETRY)
+        with slot.turn:
+            slot.close()
 
     def _park(self) -> bool:
         """Sleep while nobody waits, else until the next look. True at the end."""
@@ -198,6 +201,9 @@ class Lookout:
                 db.execute("COMMIT")
             now = self._now()
             with self._bell:
+                # What was told meanwhile is newer than what was read.
+                if self._seen.get(key, kept.changes) > kept.changes:
+                    continue
                 waiting = dict(self._seats.get(key, {}))
                 if waiting:
                     self._seen[key] = kept.changes
@@ -215,8 +221,3 @@ def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA query_only = ON")
     return db
-
-
-def _close(db: sqlite3.Connection | None) -> None:
-    if db:
-        db.close()
