@@ -9,7 +9,7 @@ from typing import ClassVar, final
 from grelmicro_fastapi.coordination.futures import within
 from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
 from grelmicro_fastapi.coordination.state import Mode, Poison
-from grelmicro_fastapi.errors import LockNotOwnedError
+from grelmicro_fastapi.errors import CoordinationError, LockNotOwnedError
 
 
 class Guard:
@@ -23,6 +23,11 @@ class Guard:
         self._grip = grip
         self._holder = holder
         self._left = False
+
+    @property
+    def lease(self) -> Lease:
+        """What this is the proof of. For the library's own rooms."""
+        return self._grip.lease
 
     @property
     def name(self) -> str:
@@ -100,7 +105,7 @@ class Guard:
         self.check()
         return self._grip.lease
 
-    def _gone(self) -> LockNotOwnedError:
+    def _gone(self) -> CoordinationError:
         if self._left and not self._grip.lease.spent:
             return LockNotOwnedError(f"this guard of {self.name!r} was released: acquire again")
         return self._grip.lease.gone()

@@ -86,6 +86,8 @@ class Keeper:
         lease = charge.lease
         if now + 0.001 >= lease.deadline:
             self._lost(charge, "its lease could not be renewed in time" if lease.wish.keep_alive else "its lease ended")
+        elif lease.final:
+            self._plan(charge, lease.deadline)
         elif lease.wish.keep_alive and charge.grip() is None:
             _log.warning("a guard of %r was dropped without release: it is not renewed any more", lease.wish.name)
         elif lease.wish.keep_alive:

@@ -57,7 +57,8 @@ class Lease:
     """A lease and its local deadline, which always lies before the end that the store knows.
 
     `holders` are the tasks that hold it, each with the object it went through: the one that acquired it, and
-    children that joined. `limit` is when it ends at the latest.
+    children that joined. `limit` is when it ends at the latest, and a `final` one is not
+    renewed any more.
     """
 
     __slots__ = (
@@ -70,6 +71,7 @@ class Lease:
         "deadline",
         "due",
         "fence",
+        "final",
         "grip",
         "holders",
         "limit",
@@ -93,6 +95,7 @@ class Lease:
         self.holders: list[Holder] = [holder]
         self.grip: weakref.ref[Grip] | None = None
         self.due = 0.0
+        self.final = False
         self.lost = False
         self.spent = False
         self.cancelled: asyncio.Task[object] | None = None
