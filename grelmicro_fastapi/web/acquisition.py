@@ -20,7 +20,7 @@ from grelmicro_fastapi.coordination.options import LockOptions, wish
 from grelmicro_fastapi.coordination.readwritelock import ReadView, WriteView
 from grelmicro_fastapi.coordination.state import Mode as LawMode
 from grelmicro_fastapi.coordination.view import View
-from grelmicro_fastapi.coordination.waiting import Wish
+from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import (
     CoordinationError,
     LockNotOwnedError,
@@ -149,9 +149,12 @@ class Acquisition:
     def _names(self, conn: HTTPConnection, key: Any) -> list[str]:
         if key is not None:
             try:
-                return [check_name(key)]
-            except (TypeError, ValueError) as error:
-                raise misuse(f"key= returned what is no name: {error}", lock=self.label) from None
+                if isinstance(key, str):
+                    return [check_name(key)]
+                why = f"a lock's name is a str, not {type(key).__name__}"
+            except ValueError as error:
+                why = str(error)
+            raise misuse(f"key= returned what is no name: {why}", lock=self.label)
         try:
             return [template.resolve(conn) for template in self._templates]
         except UnknownPlaceholderError as unknown:

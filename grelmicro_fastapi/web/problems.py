@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, cast
 
 from fastapi import HTTPException
 from fastapi.exception_handlers import http_exception_handler
-from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
@@ -170,8 +169,6 @@ def introduce(conn: HTTPConnection) -> None:
     if not handlers:
         return
     by_class = cast("MutableMapping[Any, Any]", handlers[0])
-    plain = by_class.get(StarletteHTTPException)
-    if Problem not in by_class and (
-        plain is http_exception_handler or getattr(plain, "__func__", None) is ExceptionMiddleware.http_exception
-    ):
+    now = next((by_class[base] for base in Problem.__mro__ if base in by_class), None)
+    if now is http_exception_handler or getattr(now, "__func__", None) is ExceptionMiddleware.http_exception:
         by_class[Problem] = answer

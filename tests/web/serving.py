@@ -9,7 +9,7 @@ import httpx
 from asgi_lifespan import LifespanManager
 from starlette.applications import Starlette
 
-from grelmicro_fastapi.coordination.store import Answer, Ask, Store
+from grelmicro_fastapi.coordination.store import Answer, Ask
 from grelmicro_fastapi.coordination.view import View
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.memory import MemoryProvider, MemoryStore
@@ -57,22 +57,28 @@ def problem_of(answer: httpx.Response) -> str:
 
 
 class FlakyProvider(MemoryProvider):
-    """Memory that gives no answer to the commands whose class is in `deaf_to`."""
+    """Memory at the end of a line, which brings no answer to the commands whose class is in `deaf_to`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.deaf_to: set[type] = set()
 
-    def _store(self) -> Store:
-        return _FlakyStore(self)
+    def _store(self) -> Any:
+        return _Line(super()._store(), self.deaf_to)
 
 
-class _FlakyStore(MemoryStore):
-    def __init__(self, provider: FlakyProvider) -> None:
-        super().__init__(provider._states)
-        self._provider = provider
+class _Line:
+    def __init__(self, store: MemoryStore, deaf_to: set[type]) -> None:
+        self._store = store
+        self._deaf_to = deaf_to
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "at_once":  # not over a line
+            raise AttributeError(name)
+        return getattr(self._store, name)
 
     async def apply(self, asks: Sequence[Ask]) -> Sequence[Answer]:
-        heard = [ask for ask in asks if type(ask.command) not in self._provider.deaf_to]
-        answers = iter(await super().apply(heard))
-        return [next(answers) if ask in heard else BackendError("the line is down") for ask in asks]
+        return [
+            BackendError("the line is down") if type(ask.command) in self._deaf_to else self._store.at_once(ask)
+            for ask in asks
+        ]

@@ -71,9 +71,7 @@ async def test_query_header_and_cookie_parameters_may_name_a_lock() -> None:
     ) -> str:
         return guard.name
 
-    name = await name_for(
-        show, "/", "/?page=03", headers={"x-tenant": "acme", "cookie": "look=dark"}
-    )
+    name = await name_for(show, "/", "/?page=03", headers={"x-tenant": "acme", "cookie": "look=dark"})
     assert name == "acme/3/dark"
 
 
