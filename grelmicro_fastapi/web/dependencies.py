@@ -8,7 +8,6 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 
 from fastapi import Depends, Response, params
@@ -169,6 +168,8 @@ def _make(mode: Mode, names: tuple[str, ...], required: bool, options: Any) -> G
     return GuardDependency(GuardOptions(mode=mode, names=names, required=required, **options))
 
 
-@lru_cache(maxsize=1024)
 def _streams(endpoint: object) -> bool:
-    return inspect.isasyncgenfunction(endpoint) or inspect.isgeneratorfunction(endpoint)
+    call: object = endpoint
+    if callable(endpoint) and not inspect.isroutine(endpoint):
+        call = type(endpoint).__call__
+    return inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call)

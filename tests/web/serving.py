@@ -9,6 +9,7 @@ import httpx
 from asgi_lifespan import LifespanManager
 from starlette.applications import Starlette
 
+from grelmicro_fastapi.coordination.state import Vacate
 from grelmicro_fastapi.coordination.store import Answer, Ask
 from grelmicro_fastapi.coordination.view import View
 from grelmicro_fastapi.errors import BackendError
@@ -82,3 +83,8 @@ class _Line:
             BackendError("the line is down") if type(ask.command) in self._deaf_to else self._store.at_once(ask)
             for ask in asks
         ]
+
+    async def vacate(self) -> int:
+        if Vacate in self._deaf_to:
+            raise BackendError("the line is down")
+        return await self._store.vacate()
