@@ -1,5 +1,6 @@
 """The file: where it may lie, how it is opened, and one transaction on it. Runs on the connection's own thread."""
 
+import contextlib
 import logging
 import os
 import random
@@ -155,10 +156,12 @@ class File:
         # A new file, or the machine was started anew: nobody who held anything then is alive. The clock goes on from
         # the latest instant that anybody was told.
         for key in rows.dead(db, _NEVER):
-            kept = rows.load(db, key, 0)
-            if kept.state.version <= VERSION:
-                step(kept.state, Vacate(), _NEVER)
-                rows.save(db, key, kept)
+            # What cannot be read stays as it is: whoever asks for it is told.
+            with contextlib.suppress(BackendError):
+                kept = rows.load(db, key, 0)
+                if kept.state.version <= VERSION:
+                    step(kept.state, Vacate(), _NEVER)
+                    rows.save(db, key, kept)
         self._ahead = max(int(self._clock.wall() * 1000), rows.latest(db)) - uptime
         for name, value in (("layout", _LAYOUT), ("boot", boot), ("uptime", uptime), ("ahead", self._ahead)):
             rows.put_meta(db, name, value)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grelmicro_fastapi.coordination.state import VERSION, Mode, Seat, State, Writer
+from grelmicro_fastapi.errors import BackendError
 
 SCHEMA = (
     """CREATE TABLE IF NOT EXISTS grelmicro_meta (
@@ -47,29 +48,24 @@ class Kept:
 
 
 def load(db: sqlite3.Connection, key: str, now: int) -> Kept:
-    """Read one state. A name that is not kept starts at the floor of those dropped."""
+    """Read one state. A name that is not kept starts at the floor of those dropped.
+
+    Raises `BackendError` if the rows make no state.
+    """
     row = db.execute(f"SELECT {_LOCK} FROM grelmicro_lock WHERE key = ?", (key,)).fetchone()
     if row is None:
         # Counted from the clock, so that a name which was dropped and comes back never shows an old count.
         state = State(meta(db, "floor") or 0)
         return Kept(state, now, _lock(state, 0))
-    version, fence, poisoned, token, since, until, note, took, claimant, touched, crowd, changes = row
+    version, fence, poisoned, *_, claimant, touched, _, changes = row
     state = State(fence, bool(poisoned), claimant=claimant, touched=touched, version=version)
     kept = Kept(state, changes, row[:-1])
     if version > VERSION:
         return kept
-    if token is not None:
-        state.writer = Writer(token, since, until, note, bool(took))
-    if crowd:
-        query = f"SELECT {_HOLDER} FROM grelmicro_holder WHERE key = ? ORDER BY kind, place"
-        for kind, holder, until, place, mode, turn, called, grace in db.execute(query, (key,)):
-            kept.holders[kind, holder] = (until, place, mode, turn, called, grace)
-            if kind == "r":
-                state.readers[holder] = until
-            elif kind == "g":
-                state.graves[holder] = until
-            else:
-                state.seats.append(Seat(holder, Mode(mode), until, bool(turn), called, grace))
+    try:
+        _fill(db, key, kept)
+    except (TypeError, ValueError) as error:
+        raise BackendError(f"the state of {key!r} in the SQLite file is damaged: {error}") from error
     return kept
 
 
@@ -139,6 +135,24 @@ def meta(db: sqlite3.Connection, name: str) -> Any:
 def put_meta(db: sqlite3.Connection, name: str, value: object) -> None:
     """Note a fact about the whole file."""
     db.execute("INSERT OR REPLACE INTO grelmicro_meta VALUES (?, ?)", (name, value))
+
+
+def _fill(db: sqlite3.Connection, key: str, kept: Kept) -> None:
+    state = kept.state
+    token, since, until, note, took, _, _, crowd = kept.row[3:]
+    if token is not None:
+        state.writer = Writer(token, since, until, note, bool(took))
+    if not crowd:
+        return
+    query = f"SELECT {_HOLDER} FROM grelmicro_holder WHERE key = ? ORDER BY kind, place"
+    for kind, holder, until, place, mode, turn, called, grace in db.execute(query, (key,)):
+        kept.holders[kind, holder] = (until, place, mode, turn, called, grace)
+        if kind == "r":
+            state.readers[holder] = until
+        elif kind == "g":
+            state.graves[holder] = until
+        else:
+            state.seats.append(Seat(holder, Mode(mode), until, bool(turn), called, grace))
 
 
 def _lock(state: State, crowd: int) -> _Lock:

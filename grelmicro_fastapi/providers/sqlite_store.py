@@ -183,7 +183,11 @@ def _apply(
     for key, command, claim in asks:
         kept = loaded.get(key)
         if kept is None:
-            kept = loaded[key] = rows.load(db, key, now)
+            try:
+                kept = loaded[key] = rows.load(db, key, now)
+            except BackendError as error:
+                answers.append(error)
+                continue
         reply = step(kept.state, command, now, claim)
         if reply.verdict is Verdict.NEWER:
             answers.append(newer(key, kept.state.version))

@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from grelmicro_fastapi.coordination.state import Mode
+from grelmicro_fastapi.coordination.state import Mode, State
 from grelmicro_fastapi.coordination.store import Wake, Woken
 from grelmicro_fastapi.coordination.turns import outlook
 from grelmicro_fastapi.errors import BackendError
@@ -194,15 +194,11 @@ class Lookout:
             seen = dict(self._seen)
         found = dict(rows.changes(db, list(seen)))
         for key in [key for key, changes in seen.items() if found.get(key) != changes]:
-            db.execute("BEGIN")
-            try:
-                kept = rows.load(db, key, self._now())
-            finally:
-                db.execute("COMMIT")
+            kept = _read(db, key, self._now())
             now = self._now()
             with self._bell:
                 # What was told meanwhile is newer than what was read.
-                if self._seen.get(key, kept.changes) > kept.changes:
+                if self._seen.get(key, 0) > kept.changes:
                     continue
                 waiting = dict(self._seats.get(key, {}))
                 if waiting:
@@ -215,6 +211,17 @@ class Lookout:
                 # Its place ran out. It learns that by asking, and is watched again when it has a new one.
                 self.forget(key, seat)
                 tell(Wake(key, seat, 0))
+
+
+def _read(db: sqlite3.Connection, key: str, now: int) -> rows.Kept:
+    db.execute("BEGIN")
+    try:
+        return rows.load(db, key, now)
+    except BackendError:
+        # It cannot be read. Whoever waits for it is told that when they ask.
+        return rows.Kept(State(), now, ())
+    finally:
+        db.execute("COMMIT")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
