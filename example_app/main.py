@@ -1,0 +1,44 @@
+"""A small, honest shop.
+
+uvicorn example_app.main:app --workers 4
+"""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from example_app import catalog, stock
+from example_app.database import Database, connected
+from example_app.settings import settings
+from grelmicro_fastapi import Grelmicro
+from grelmicro_fastapi.providers.urls import provider_from_url
+
+micro = Grelmicro(uses=[provider_from_url(settings.coordination_url)])
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, Database]]:
+    """The shop's own connection, one for each worker."""
+    async with connected(settings.database) as database:
+        yield {"database": database}
+
+
+app = FastAPI(title="A small shop", lifespan=lifespan)
+micro.install(app)
+app.include_router(catalog.router)
+app.include_router(stock.router)
+
+
+class Worker(BaseModel):
+    """A process of the service."""
+
+    pid: int
+
+
+@app.get("/whoami")
+async def whoami() -> Worker:
+    """Which worker answers. A connection that is kept open stays with its worker."""
+    return Worker(pid=os.getpid())
