@@ -129,6 +129,7 @@ class Provider(ABC):
         # A loop that ended without closing us would be kept alive by what hangs on it.
         for dead in [other for other in self._loops if other.is_closed()]:
             del self._loops[dead]
+            self.backend.detach(dead)
         store = self._store()
         opened = self._loops[loop] = _Opened(store, Crew(store, self.clock))
         return opened

@@ -93,7 +93,7 @@ def test_eight_processes_may_start_at_once_on_a_file_that_is_not_there_yet(file:
         from grelmicro_fastapi.providers.sqlite import SqliteProvider
         async def main():
             sys.stdin.readline()
-            async with SqliteProvider(sys.argv[1]) as provider:
+            async with SqliteProvider(sys.argv[1], synchronous="OFF") as provider:
                 await provider.check()
         asyncio.run(main())
     """
@@ -124,12 +124,12 @@ def test_a_forked_child_opens_the_file_anew_and_its_parent_goes_on(file: Path) -
             return reply.fence
 
         async def child():
-            async with SqliteProvider(sys.argv[1]) as provider:
+            async with SqliteProvider(sys.argv[1], synchronous="OFF") as provider:
                 store = provider.backend.crew().store
                 return [await take(store, "child") for n in range(50)]
 
         async def main():
-            async with SqliteProvider(sys.argv[1]) as provider:
+            async with SqliteProvider(sys.argv[1], synchronous="OFF") as provider:
                 store = provider.backend.crew().store
                 listener = asyncio.create_task(store.listen(lambda wake: None))
                 busy = [asyncio.create_task(take(store, f"parent{n}")) for n in range(50)]
