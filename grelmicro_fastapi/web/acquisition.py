@@ -96,7 +96,8 @@ class Acquisition:
         until = None if self.guard.wait is None else clock.now() + self.guard.wait
         try:
             # In sorted order, so that two requests that take the same names never wait for each other in a ring.
-            for name, number in sorted({name: number for number, name in enumerate(names)}.items()):
+            for name in sorted({*names}) if len(names) > 1 else names:
+                number = names.index(name)
                 left = None if until is None else max(0.0, until - clock.now())
                 acquire = partial(self._acquire, conn, self._view(backend, name, number), left, clock)
                 holds.append(await registry.take(Key(backend, name, self.plain), self.guard.mode, acquire))

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Generic, Literal, TypeVar, Unpack, overload
 
 from fastapi import Depends, Response, params
@@ -169,6 +170,14 @@ def _make(mode: Mode, names: tuple[str, ...], required: bool, options: Any) -> G
 
 
 def _streams(endpoint: object) -> bool:
+    try:
+        return _yields(endpoint)
+    except TypeError:  # an endpoint that cannot be hashed is looked at each time
+        return _yields.__wrapped__(endpoint)
+
+
+@lru_cache(maxsize=1024)
+def _yields(endpoint: object) -> bool:
     call: object = endpoint
     if callable(endpoint) and not inspect.isroutine(endpoint):
         call = type(endpoint).__call__

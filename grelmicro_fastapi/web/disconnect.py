@@ -20,38 +20,48 @@ PATIENCE: Final = 0.2
 
 async def while_connected(conn: HTTPConnection, acquire: Callable[[], Awaitable[T]]) -> T:
     """Await `acquire()`, and give up with `LockTimeoutError` if the client leaves."""
-    if not isinstance(conn, Request) or not _may_read(conn):
+    watch = _Watch(conn)
+    timer = asyncio.get_running_loop().call_later(PATIENCE, watch.begin)
+    try:
         return await acquire()
-    request = conn
-    loop = asyncio.get_running_loop()
-    watching: list[asyncio.Task[None]] = []
-    bound = asyncio.timeout(None)
-    try:
-        async with bound:
-            timer = loop.call_later(PATIENCE, lambda: watching.append(loop.create_task(_watch(request, bound))))
-            try:
-                return await acquire()
-            finally:
-                timer.cancel()
-                for task in watching:
-                    task.cancel()
-                    await asyncio.wait([task])
-    except TimeoutError:
-        if bound.expired():
-            raise LockTimeoutError("the client left while it waited for the lock") from None
-        raise
+    except asyncio.CancelledError:
+        if not watch.gone or watch.waiter is None or watch.waiter.uncancel():
+            raise
+        raise LockTimeoutError("the client left while it waited for the lock") from None
+    finally:
+        timer.cancel()
+        if watch.looking:
+            watch.looking.cancel()
+            await asyncio.wait([watch.looking])
 
 
-async def _watch(request: Request, bound: asyncio.Timeout) -> None:
-    try:
-        if _has_no_body(request):
-            # The empty body comes first, once. Read this way, the handler finds it too.
-            await request.body()
-        while (await request.receive())["type"] != "http.disconnect":
+class _Watch:
+    """Looks whether the client is there, once it was made to wait, and ends the wait if it is gone."""
+
+    __slots__ = ("conn", "gone", "looking", "waiter")
+
+    def __init__(self, conn: HTTPConnection) -> None:
+        self.conn = conn
+        self.waiter = asyncio.current_task()
+        self.looking: asyncio.Task[None] | None = None
+        self.gone = False
+
+    def begin(self) -> None:
+        if isinstance(self.conn, Request) and _may_read(self.conn):
+            self.looking = asyncio.get_running_loop().create_task(self._look(self.conn))
+
+    async def _look(self, request: Request) -> None:
+        try:
+            if _has_no_body(request):
+                # The empty body comes first, once. Read this way, the handler finds it too.
+                await request.body()
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+        except ClientDisconnect:
             pass
-    except ClientDisconnect:
-        pass
-    bound.reschedule(asyncio.get_running_loop().time())
+        self.gone = True
+        if self.waiter:
+            self.waiter.cancel()
 
 
 def _may_read(request: Request) -> bool:
