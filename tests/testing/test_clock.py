@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from grelmicro_fastapi.coordination.clock import sleep
 from grelmicro_fastapi.testing.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -32,15 +31,13 @@ async def test_timers_are_called_in_order_each_at_its_own_moment() -> None:
 async def test_a_timer_set_by_a_timer_is_called_in_the_same_move() -> None:
     clock, beats = ManualClock(now=0), list[float]()
 
-    async def beat() -> None:
-        while True:
-            await sleep(clock, 1)
-            beats.append(clock.now())
+    def beat() -> None:
+        beats.append(clock.now())
+        clock.call_later(1, beat)
 
-    beating = asyncio.create_task(beat())
+    clock.call_later(1, beat)
     await clock.advance(3.5)
     assert beats == [1, 2, 3]
-    beating.cancel()
 
 
 async def test_what_is_due_at_once_needs_no_move() -> None:
