@@ -1,17 +1,14 @@
 """Every way in which a few processes, one key and a network that delays, reorders and loses can go.
 
 Requests and replies wait in the network as long as it likes, at most `LIFE` ticks; what was not delivered by then is
-lost. Callers keep the client's protocol: a token is asked again only after a definite refusal; an attempt that ends
-with its Acquire unanswered is undone, and its caller goes on with a new token at once; Undo, Release and Leave are sent
-again, in the background, until answered; a Downgrade in doubt is undone; deadlines are stamped before the send.
-
-Times and fences are relative, "so many ms left" and "so many grants ago", so that histories which differ only in when
-they happened are one.
+lost. Callers keep the client's protocol: a token is asked again only after a definite refusal; if resent on doubt, a
+grant is believed only once every copy is answered; an attempt that ends with an Acquire unanswered is undone, and its
+caller goes on with a new token at once; Undo, Release and Leave are sent again, in the background, until answered; a
+Downgrade in doubt is undone; deadlines are stamped before the send.
 """
 
-from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from grelmicro_fastapi.coordination.state import (
     Acquire,
@@ -26,66 +23,24 @@ from grelmicro_fastapi.coordination.state import (
     Verdict,
 )
 
-from .frozen import FENCE, NOW, TICK, Broken, Frozen, Step, freeze, must, thaw
-
-TTL, PLACE, CLAIM, LIFE = 2, 3, 1, 2
-"""In ticks. A message lives shorter than a grave."""
-IDLE, ASKING, REFUSED, HOLDING, DOWNGRADING, CRASHED = "idle", "asking", "refused", "holding", "downgrading", "crashed"
-
-
-class Caller(NamedTuple):
-    """One process. `left` ticks its guard may be believed; `errands` are sent again until they are answered."""
-
-    phase: str = IDLE
-    attempt: int = 0
-    reads: bool = False
-    left: int = 0
-    fence: int = 0
-    errands: tuple["Message", ...] = ()
-
-
-class Message(NamedTuple):
-    """A request (kind in capitals) or its reply, `age` ticks after the request was sent."""
-
-    kind: str
-    caller: int
-    attempt: int
-    age: int = 0
-    body: Any = None
-
-
-class World(NamedTuple):
-    """A whole situation. `delivered`: the writer's caller has the grant. `owed`: why there must be poison, or ""."""
-
-    store: Frozen
-    callers: tuple[Caller, ...]
-    network: tuple[Message, ...] = ()
-    top: int = 0
-    delivered: bool = False
-    owed: str = ""
-    ticks: int = 0
-    doubts: int = 0
-    quits: int = 0
-    crashes: int = 0
-
-
-class Scope(NamedTuple):
-    """What happens at most: the attempts of each process (W, R, or D for a write that downgrades), and the faults."""
-
-    attempts: tuple[str, ...]
-    ticks: int = 0
-    doubts: int = 0
-    quits: int = 0
-    crashes: int = 0
-    bodies: tuple[Poison, ...] = (Poison.CLEAR,)
-    seats: bool = True
-
-
-def heeds(caller: Caller, reply: Message) -> bool:
-    """Does anybody still wait for that reply?"""
-    if reply.kind in "ad":
-        return reply.attempt == caller.attempt and caller.phase == (ASKING if reply.kind == "a" else DOWNGRADING)
-    return any(reply.kind == errand.kind.lower() and reply.attempt == errand.attempt for errand in caller.errands)
+from .frozen import FENCE, NOW, TICK, Step, freeze, must, thaw
+from .world import (
+    ASKING,
+    CLAIM,
+    CRASHED,
+    DOWNGRADING,
+    HOLDING,
+    IDLE,
+    LIFE,
+    PLACE,
+    REFUSED,
+    TTL,
+    Caller,
+    Message,
+    Scope,
+    World,
+    heeds,
+)
 
 
 class Network:
@@ -133,21 +88,26 @@ class Network:
                 yield f"{who} doubts {errand.kind}", self.put(doubt, who, caller, errand)
         if phase == IDLE and caller.attempt < len(scope.attempts[who]):
             reads = scope.attempts[who][caller.attempt] == "R"
-            asking = caller._replace(phase=ASKING, reads=reads)
+            asking = caller._replace(phase=ASKING, reads=reads, open=1)
             yield f"{who} asks", self.put(world, who, asking, Message("A", who, caller.attempt, 0, reads))
         elif phase == REFUSED:
-            asking = caller._replace(phase=ASKING)
+            asking = caller._replace(phase=ASKING, open=1)
             yield f"{who} asks again", self.put(world, who, asking, Message("A", who, caller.attempt, 0, caller.reads))
             if world.quits < scope.quits:
                 quitting = world._replace(quits=world.quits + 1)
                 yield f"{who} gives up", self.end(quitting, who, caller, "L" if scope.seats else "")
-        elif phase in (ASKING, DOWNGRADING) and world.quits < scope.quits:
-            yield f"{who} quits in doubt", self.end(world._replace(quits=world.quits + 1), who, caller, "U")
+        elif phase in (ASKING, DOWNGRADING):
+            if world.quits < scope.quits:
+                yield f"{who} quits in doubt", self.end(world._replace(quits=world.quits + 1), who, caller, "U")
+            if world.doubts < scope.doubts and phase == ASKING:
+                doubt, asking = world._replace(doubts=world.doubts + 1), caller._replace(open=caller.open + 1)
+                copy = Message("A", who, caller.attempt, 0, caller.reads)
+                yield f"{who} asks twice", self.put(doubt, who, asking, copy)
         elif phase == HOLDING:
             for poison in scope.bodies:
                 yield f"{who} releases ({poison})", self.end(world, who, caller, "R", poison)
             if scope.attempts[who][caller.attempt] == "D" and not caller.reads and caller.left:
-                spent = caller._replace(phase=DOWNGRADING, left=0, fence=0)
+                spent = caller._replace(phase=DOWNGRADING, left=0, fence=0, open=1)
                 yield f"{who} downgrades", self.put(world, who, spent, Message("D", who, caller.attempt))
 
     def end(self, world: World, who: int, caller: Caller, kind: str, body: Any = None) -> World:
@@ -218,7 +178,9 @@ class Network:
         network = tuple(
             m._replace(body=(m.body[0], m.body[1] - grants, m.body[2])) if m.kind in "ad" else m for m in world.network
         )
-        callers = tuple(c._replace(fence=c.fence - grants) if c.phase == HOLDING else c for c in world.callers)
+        callers = tuple(
+            c._replace(fence=c.fence - grants) if c.left or c.phase == HOLDING else c for c in world.callers
+        )
         return world._replace(network=network, callers=callers, top=world.top - grants)
 
     # -- what callers hear and believe -----------------------------------------------------------------------------
@@ -231,19 +193,29 @@ class Network:
             errands = tuple(e for e in caller.errands if (e.kind.lower(), e.attempt) != (reply.kind, reply.attempt))
             return self.put(world, who, caller._replace(errands=errands))
         verdict, fence, poisoned = reply.body
-        left = TTL - reply.age
-        if reply.kind == "a" and verdict is Verdict.HELD:
-            return self.put(world, who, caller._replace(phase=REFUSED))
-        if reply.kind == "d" and verdict is Verdict.GONE:
-            return self.end(world, who, caller, "")
-        must(verdict is Verdict.GRANTED, f"refused as {verdict}")
-        if left <= 0:
+        must(verdict in (Verdict.GRANTED, Verdict.HELD if reply.kind == "a" else Verdict.GONE), f"refused as {verdict}")
+        caller = caller._replace(open=max(caller.open - 1, 0))
+        if verdict is Verdict.GRANTED:
+            caller = caller._replace(granted=True)
+            left = max(TTL - reply.age, 0)
+            if not caller.left or (fence, left) > (caller.fence, caller.left):
+                caller = caller._replace(left=left, fence=fence, poisoned=poisoned)
+        if caller.open and not (self.scope.hasty and caller.left):
+            return self.put(world, who, caller)
+        if not caller.granted:
+            over = reply.kind == "d"
+            return self.end(world, who, caller, "") if over else self.put(world, who, caller._replace(phase=REFUSED))
+        if not caller.left:
             return self.end(world, who, caller, "U")
-        reads = caller.reads or reply.kind == "d"
-        must(poisoned == bool(world.owed), "a guard knows whether it found poison")
-        must(fence >= world.top if reads else fence > world.top, "fences rise over grants")
-        world = world._replace(top=fence, delivered=world.delivered or not reads)
-        return self.put(world, who, caller._replace(phase=HOLDING, reads=reads, left=left, fence=fence))
+        return self.believe(world, who, caller._replace(reads=caller.reads or reply.kind == "d", open=0, granted=False))
+
+    def believe(self, world: World, who: int, caller: Caller) -> World:
+        """A caller takes a grant for good: from here on it has a guard."""
+        must(caller.poisoned == bool(world.owed), "a guard knows whether it found poison")
+        rises = caller.fence >= world.top if caller.reads else caller.fence > world.top
+        must(rises, "fences rise over grants")
+        world = world._replace(top=caller.fence, delivered=world.delivered or not caller.reads)
+        return self.put(world, who, caller._replace(phase=HOLDING, poisoned=False))
 
     def check(self, world: World) -> None:
         """What must be true of every situation."""
@@ -263,33 +235,3 @@ class Network:
             if c.phase == IDLE and not c.errands and not any(m.caller == who for m in world.network):
                 left = [*reading, *(seat[0] for seat in seats), writer[0] if writer else ""]
                 must(not any(name.startswith((f"{who}:", f"{who}/")) for name in left), "an attempt left something")
-
-
-def explore(step: Step, scope: Scope) -> int:
-    """Visit every situation within the scope and say how many there are. `Broken` tells the way to a bad one."""
-    network = Network(step, scope)
-    came: dict[int, tuple[int, str]] = {hash(network.start): (0, "")}
-    frontier = deque([network.start])
-    while frontier:
-        world = frontier.popleft()
-        here = hash(world)
-        what = ""
-        try:
-            for what, following in network.moves(world):
-                key = hash(following)
-                if key not in came:
-                    came[key] = (here, what)
-                    network.check(following)
-                    frontier.append(following)
-        except Broken as broken:
-            raise Broken(f"{broken}; it came to that by: {story(came, here)} | {what}") from None
-    return len(came)
-
-
-def story(came: dict[int, tuple[int, str]], here: int) -> str:
-    """How it came to this situation."""
-    told: list[str] = []
-    while here in came:
-        here, what = came[here]
-        told.append(what)
-    return " | ".join(reversed(told[:-1]))

@@ -150,6 +150,16 @@ def test_a_writer_behind_a_reader_does_not_hold_it_back(key: Key) -> None:
     assert key.read("c", "q/r").verdict is Verdict.GRANTED
 
 
+def test_a_reader_who_is_called_without_a_turn_does_not_hold_writers_back(key: Key) -> None:
+    key.read("a")
+    key.write("b", "p/w")
+    key.read("c", "q/r")
+    key.write("d", "r/w")
+    key.leave("p/w")
+    key.release("a")
+    assert key.write("d", "r/w").verdict is Verdict.GRANTED
+
+
 def test_a_called_writer_who_does_not_come_stops_holding_others_back(key: Key) -> None:
     key.write("a")
     key.write("b", "p/w")

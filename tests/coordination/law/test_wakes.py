@@ -103,6 +103,7 @@ def test_a_withdrawal_tells_whoever_it_frees(key: Key) -> None:
     key.read("d", "r/r")
     assert key.ask(Leave("p/w")).wakes == (("q/r", 0), ("r/r", 0))
     assert [seat.turn for seat in key.state.seats] == [False, False]
+    assert key.leave("x").wakes == ()
 
 
 def test_a_withdrawal_of_the_called_writer_calls_the_next(key: Key) -> None:
@@ -205,12 +206,12 @@ def test_outlook_sees_what_is_in_the_way(key: Key) -> None:
 
 
 def test_outlook_looks_through_the_dead_and_changes_nothing(key: Key) -> None:
-    key.state.writer = Writer("a", 0, key.now)
-    key.state.readers = {"b": key.now}
-    key.state.seats = [Seat("q/w", Mode.WRITE, key.now)]
+    key.state.writer = Writer("a", 0, key.now - 1)
+    key.state.readers = {"b": key.now - 1}
+    key.state.seats = [Seat("q/w", Mode.WRITE, key.now - 1)]
     assert key.outlook("p/w", Mode.WRITE) == 0
     assert key.state.writer is not None
-    assert key.state.readers == {"b": key.now}
+    assert key.state.readers == {"b": key.now - 1}
     assert key.seats == ["q/w"]
     assert key.state.poisoned is False
 
