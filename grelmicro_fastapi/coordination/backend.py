@@ -15,8 +15,7 @@ class Backend:
     def __init__(self, name: str = "backend") -> None:
         self.name = name
         self._crews: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Crew] = weakref.WeakKeyDictionary()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._crew: Crew | None = None
+        self._latest: tuple[asyncio.AbstractEventLoop | None, Crew | None] = (None, None)
 
     @property
     def backend(self) -> "Backend":
@@ -27,8 +26,10 @@ class Backend:
         """The crew that works on the running loop. Raises `NotRunningError` if its provider is not open here."""
         loop = asyncio.get_running_loop()
         # Nearly every process has one loop: remember it, a weak map costs more than the rest of the call.
-        if loop is self._loop and self._crew:
-            return self._crew
+        # One object, because loops in other threads come by here too.
+        latest, crew = self._latest
+        if latest is loop and crew:
+            return crew
         try:
             return self._crews[loop]
         except KeyError:
@@ -44,12 +45,12 @@ class Backend:
     def attach(self, loop: asyncio.AbstractEventLoop, crew: Crew) -> None:
         """From now on this crew works on that loop."""
         self._crews[loop] = crew
-        self._loop, self._crew = loop, crew
+        self._latest = (loop, crew)
 
     def detach(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on nobody does."""
         self._crews.pop(loop, None)
-        self._loop = self._crew = None
+        self._latest = (None, None)
 
 
 @runtime_checkable

@@ -2,31 +2,45 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextvars import ContextVar
+from contextvars import Context
+from functools import partial
+from typing import Protocol
 
 from grelmicro_fastapi.coordination.clock import Clock
-from grelmicro_fastapi.coordination.courier import OPERATION, Courier
+from grelmicro_fastapi.coordination.courier import Courier
+from grelmicro_fastapi.coordination.futures import sleep
 from grelmicro_fastapi.coordination.identity import Owner, mint, owner
 from grelmicro_fastapi.coordination.keeper import Keeper
-from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
-from grelmicro_fastapi.coordination.state import Acquire, Mode, Reply, Verdict
+from grelmicro_fastapi.coordination.lane import OPERATION
+from grelmicro_fastapi.coordination.lease import Grip
+from grelmicro_fastapi.coordination.register import Register
+from grelmicro_fastapi.coordination.state import Acquire, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Ask, Store
 from grelmicro_fastapi.coordination.waiting import Waiting
 from grelmicro_fastapi.coordination.wish import Grant, Wish, trusted_until
 from grelmicro_fastapi.errors import (
     BackendError,
     DrainingError,
-    LockReentrantError,
     LockTimeoutError,
-    LockUpgradeError,
     StaleGenerationError,
 )
 
 _log = logging.getLogger("grelmicro_fastapi.coordination")
 
-_reading: "ContextVar[tuple[Lease, ...]]" = ContextVar("grelmicro_fastapi_reading", default=())
-"""The read leases that this task took or descends from."""
+
+class Candidacy(Protocol):
+    """What a crew knows of somebody who stands for leadership here."""
+
+    name: str
+
+    @property
+    def leading(self) -> object | None:
+        """The leadership, if it is valid at this moment."""
+        ...
+
+    def withdraw(self) -> None:
+        """Stand no more, and resign when the bodies that lead have ended."""
+        ...
 
 
 class Crew:
@@ -36,30 +50,49 @@ class Crew:
         self.store = store
         self.clock = clock
         self.courier = Courier(store, clock)
+        register = Register()
+        self.nests, self.took, self.left = register.nests, register.took, register.left
+        self.joined, self.parted, self.taken = register.joined, register.parted, register.taken
+        self.holds, self.held = register.holds, register.held
         self.waiting = Waiting(self.courier, clock, self.holds)
         self.keeper = Keeper(self.courier, clock)
         self.draining = False
-        self._leases: dict[str, list[Lease]] = {}
-        self._crowded = 1024
+        self.candidacies: list[Candidacy] = []
         self._listener: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Listen for wakes."""
-        self._listener = asyncio.get_running_loop().create_task(self._listen())
+        self._listener = asyncio.get_running_loop().create_task(self._listen(), context=Context())
 
     async def close(self, patience: float = OPERATION) -> None:
         """Send the waiting away, let undos and releases arrive for so many seconds, then stop."""
         self.drain()
-        self.keeper.close()
-        await self.courier.close(patience)
+        try:
+            await self.courier.close(patience)
+        finally:
+            self.keeper.close()
+            if self._listener:
+                self._listener.cancel()
         if self._listener:
-            self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
 
     def drain(self) -> None:
-        """Take no more locks: whoever waits is sent away with `DrainingError`. Held leases stay valid."""
+        """Take no more locks: leaders resign, and whoever waits is sent away with `DrainingError`.
+
+        Held guards stay valid."""
         self.draining = True
-        self.waiting.fail(_drained())
+        for candidacy in list(self.candidacies):
+            candidacy.withdraw()
+        self.waiting.fail(_drained)
+
+    async def idle(self, patience: float) -> bool:
+        """Wait until no lease is held here, for so many seconds at the most. Is it so?"""
+        until = self.clock.now() + patience
+        while any(self.held()):
+            if self.clock.now() >= until:
+                return False
+            await sleep(self.clock, 0.01)
+        return True
 
     async def take(self, wish: Wish, timeout: float | None) -> Grant:
         """Acquire within `timeout` seconds (None: without end, 0: one attempt); nothing is left behind otherwise."""
@@ -72,29 +105,13 @@ class Crew:
     def take_at_once(self, wish: Wish, who: Owner) -> Grant | None:
         """Acquire where that needs no waiting: the store is in our memory, the lock is free, and nobody queues."""
         at_once = self.courier.at_once
-        if at_once is None or self.draining or (wish.key, wish.mode) in self.waiting:
+        if at_once is None or self.draining or (wish.key, wish.mode) in self.waiting.queues:
             return None
         asked, token = self.clock.now(), mint(wish.worker, who)
         command = Acquire(token, wish.mode, wish.ttl, expect=wish.expect, note=wish.note)
         answer = at_once(Ask(wish.key, command, self.courier.pace.claim))
         if isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED:
-            return Grant(token, asked, answer)
-        return None
-
-    def nests(self, wish: Wish, who: Owner) -> Grip | None:
-        """Return the grip of the read lease to join, if any. Raises if the running task would wait for itself."""
-        for lease in self._leases.get(wish.key, ()):
-            if any(holder.owner is who for holder in lease.holders) and lease.valid:
-                if wish.mode is Mode.WRITE and lease.wish.mode is Mode.READ:
-                    raise LockUpgradeError(
-                        f"this task reads {wish.name!r} and asks to write it: two such would wait for each other for "
-                        "ever, so take the write lock from the start"
-                    )
-                raise LockReentrantError(f"this task holds {wish.name!r} already: pass its guard on instead")
-        if wish.mode is Mode.READ:
-            for lease in _reading.get():
-                if lease.wish.key == wish.key and lease.crew is self and lease.valid and lease.grip:
-                    return lease.grip()
+            return self._checked(wish, Grant(token, asked, answer))
         return None
 
     def keep(self, grip: Grip) -> None:
@@ -103,49 +120,10 @@ class Crew:
         if wish.keep_alive or wish.cancels:
             self.keeper.keep(grip)
 
-    def took(self, lease: Lease) -> None:
-        """Count a lease as held here."""
-        if len(self._leases) >= self._crowded:
-            self._forget_the_dead()
-        self._leases.setdefault(lease.wish.key, []).append(lease)
-        if lease.wish.mode is Mode.READ:
-            _reading.set((*(other for other in _reading.get() if other.valid), lease))
-
-    def left(self, lease: Lease) -> None:
-        """Count it no more."""
-        leases = self._leases.get(lease.wish.key)
-        if leases and lease in leases:
-            leases.remove(lease)
-            if not leases:
-                del self._leases[lease.wish.key]
-
-    def holds(self, key: str) -> bool:
-        """Is a valid lease of that key held on this loop?"""
-        return any(True for _ in self._valid(key))
-
-    def taken(self, key: str, source: object) -> Lease | None:
-        """The lease that the running task took through that object, lost or not, or None."""
-        holder = Holder(owner(), source)
-        return next((lease for lease in reversed(self._leases.get(key, [])) if holder in lease.holders), None)
-
-    def held(self) -> Iterator[Lease]:
-        """Every valid lease of this loop."""
-        for key in list(self._leases):
-            yield from self._valid(key)
-
-    def _valid(self, key: str) -> Iterator[Lease]:
-        return (lease for lease in self._leases.get(key, ()) if lease.valid)
-
-    def _forget_the_dead(self) -> None:
-        for key, leases in list(self._leases.items()):
-            if not any(lease.valid for lease in leases):
-                del self._leases[key]
-        self._crowded = max(1024, 2 * len(self._leases))
-
     async def _try(self, wish: Wish) -> Grant:
         asked, token = self.clock.now(), mint(wish.worker, owner())
         command = Acquire(token, wish.mode, wish.ttl, expect=wish.expect, note=wish.note)
-        reply = await self.courier.ask(wish.key, command, min(OPERATION, wish.lease))
+        reply = await self.courier.ask(wish.key, command, min(OPERATION, wish.lease, wish.trust))
         if reply.verdict is Verdict.GRANTED:
             return self._checked(wish, Grant(token, asked, reply))
         if reply.verdict is Verdict.MISMATCH:
@@ -156,25 +134,21 @@ class Crew:
 
     async def _wait(self, wish: Wish, timeout: float | None) -> Grant:
         waiter = self.waiting.join(wish)
-
-        def expire() -> None:
-            if not waiter.future.done():
-                waiter.future.set_exception(waiter.overdue())
-                self.waiting.leave(waiter)
-
-        timer = None if timeout is None or waiter.future.done() else self.clock.call_later(timeout, expire)
+        timer = None
+        if timeout is not None and not waiter.future.done():
+            timer = self.clock.call_later(timeout, partial(self.waiting.expire, waiter))
         try:
-            return self._checked(wish, await waiter.future)
-        except asyncio.CancelledError:
-            future = waiter.future
+            grant = await waiter.future
+        except BaseException:
             self.waiting.leave(waiter)
             # The grant may have come in the same moment as the cancellation.
-            if future.done() and not future.cancelled() and not future.exception():
-                self._give_back(wish, future.result().token)
+            if given := waiter.granted:
+                self._give_back(wish, given.token)
             raise
         finally:
             if timer:
                 timer.cancel()
+        return self._checked(wish, grant)
 
     def _checked(self, wish: Wish, grant: Grant) -> Grant:
         if self.clock.now() < trusted_until(wish, grant.asked):
@@ -191,6 +165,8 @@ class Crew:
             await self.store.listen(self.waiting.wake)
         except BackendError as error:
             _log.warning("wakes are not heard, so waiters poll: %s", error)
+        except Exception:
+            _log.exception("a store broke its promise: only BackendError may leave listen. Waiters poll")
         self.waiting.polls = True
         self.waiting.wake(None)
 

@@ -1,9 +1,10 @@
-"""Futures that somebody else may have ended already."""
+"""Waiting that ends: futures that somebody else may have settled already, and calls that may hang."""
 
 import asyncio
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
-from grelmicro_fastapi.coordination.clock import Clock
+from grelmicro_fastapi.coordination.clock import Clock, Timer
 
 T = TypeVar("T")
 
@@ -26,3 +27,39 @@ async def within(clock: Clock, seconds: float, future: "asyncio.Future[None]") -
         await future
     finally:
         timer.cancel()
+
+
+class Bound:
+    """`with Bound(clock, seconds)` cancels the running task once its time is over, and raises `TimeoutError` instead.
+
+    A cancellation from elsewhere goes on as it came, also if it comes in the same moment.
+    """
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._task = asyncio.current_task()
+        self._late = False
+        self._until = clock.now() + seconds
+        self._timer: Timer = clock.call_later(seconds, self._over)
+
+    def hasten(self, seconds: float) -> None:
+        """End in so many seconds, should that be earlier."""
+        if not self._late and self._clock.now() + seconds < self._until:
+            self._timer.cancel()
+            self._until = self._clock.now() + seconds
+            self._timer = self._clock.call_later(seconds, self._over)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        if self._late and self._task and not self._task.uncancel() and isinstance(error, asyncio.CancelledError):
+            raise TimeoutError from error
+
+    def _over(self) -> None:
+        self._late = True
+        if self._task:
+            self._task.cancel()

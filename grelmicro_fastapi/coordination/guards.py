@@ -17,12 +17,13 @@ class Guard:
 
     mode: ClassVar[Mode]
 
-    __slots__ = ("_grip", "_holder", "_left")
+    __slots__ = ("_grip", "_holder", "_left", "_lost")
 
     def __init__(self, grip: Grip, holder: Holder) -> None:
         self._grip = grip
         self._holder = holder
         self._left = False
+        self._lost = False
 
     @property
     def lease(self) -> Lease:
@@ -37,12 +38,15 @@ class Guard:
     @property
     def valid(self) -> bool:
         """True as long as nobody else can hold the lock. Ends before the lease does in the store."""
-        return not self._left and self._grip.lease.valid
+        lease = self._grip.lease
+        return not self._left and lease.valid and self._holder in lease.holders
 
     @property
     def lost(self) -> bool:
         """True if the lease ended, or may have ended, before it was released."""
         lease = self._grip.lease
+        if self._left:
+            return self._lost
         return lease.lost or (not lease.spent and lease.crew.clock.now() >= lease.deadline)
 
     @property
@@ -85,21 +89,24 @@ class Guard:
         error of the body, whatever goes wrong here is added to it as a note. Poison is kept unless the body succeeded.
         """
         lease, lost = self._grip.lease, self.lost
-        if self._left and not lost:
+        gone = self._gone() if lost else None
+        # Was the body cancelled because of this loss, and for nothing else?
+        cancelled = lease.uncancel() and isinstance(error, asyncio.CancelledError)
+        trouble: Exception | None = None
+        if not self._left:
+            try:
+                await self._give_back(Poison.CLEAR if error is None else Poison.KEEP)
+            except Exception as raised:
+                trouble = gone or raised
+        elif not cancelled:
             return
-        if isinstance(error, asyncio.CancelledError) and lease.uncancel():
-            raise self._gone() from error
-        try:
-            await self._give_back(Poison.CLEAR if error is None else Poison.KEEP)
-        except Exception as trouble:
-            if error is None:
-                raise
-            error.add_note(f"and then: {trouble}")
-            return
-        if lost and error is not None:
-            error.add_note(f"and the lease of {self.name!r} was lost meanwhile")
-        elif lost:
-            raise self._gone()
+        if cancelled:
+            raise gone or self._gone() from error
+        if error is not None:
+            if trouble or gone:
+                error.add_note(f"and then: {trouble or gone}")
+        elif trouble or gone:
+            raise trouble or gone or self._gone()
 
     def _prove(self) -> Lease:
         self.check()
@@ -113,12 +120,17 @@ class Guard:
     async def _give_back(self, poison: Poison) -> None:
         lease = self._grip.lease
         if not self._left:
-            self._left = True
-            if self._holder in lease.holders:
-                lease.holders.remove(self._holder)
-        # Others that joined this lease go on with it.
-        if not lease.holders:
+            self._lost, self._left = self.lost, True
+            lease.crew.parted(lease, self._holder)
+        if lease.holders:
+            # Others that joined this lease go on with it.
+            lease.tell()
+            return
+        try:
             await lease.release(poison)
+        except LockNotOwnedError:
+            self._lost = True
+            raise
 
     def __repr__(self) -> str:
         state = "valid" if self.valid else "lost" if self.lost else "released"
@@ -176,7 +188,11 @@ class WriteGuard(Guard):
 
     mode = Mode.WRITE
 
-    __slots__ = ()
+    __slots__ = ("_reader",)
+
+    def __init__(self, grip: Grip, holder: Holder) -> None:
+        super().__init__(grip, holder)
+        self._reader: ReadGuard | None = None
 
     @property
     def fencing_token(self) -> int:
@@ -200,11 +216,23 @@ class WriteGuard(Guard):
     async def downgrade(self) -> ReadGuard:
         """Publish: become a reader under the same fence, with no gap in which a writer could slip in.
 
-        This guard is spent before the request leaves. Raises `LockNotOwnedError` if the lease had ended, `BackendError`
-        if the store does not say: then whatever is held is taken back.
+        This guard is spent before the request leaves; an `async with` that it was bound by releases the read guard at
+        its end. Raises `LockNotOwnedError` if the lease had ended, `BackendError` if the store does not say: then
+        whatever is held is taken back.
         """
         lease = self._prove()
         self._left = True
-        grip = Grip(await lease.downgrade())
+        try:
+            grip = Grip(await lease.downgrade())
+        finally:
+            self._lost = lease.lost
         lease.crew.keep(grip)
-        return ReadGuard(grip, self._holder)
+        self._reader = ReadGuard(grip, self._holder)
+        return self._reader
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Release at the end of a body, as `Guard.leave`; after a downgrade, the read guard that came of it."""
+        if self._reader:
+            await self._reader.leave(error)
+        else:
+            await super().leave(error)

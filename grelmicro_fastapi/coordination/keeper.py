@@ -4,7 +4,6 @@ Renews at a third of the lease, batched, on a lane of its own; retries until the
 lost. It holds guards weakly: a guard that is dropped without release stops being renewed.
 """
 
-import asyncio
 import heapq
 import itertools
 import logging
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from grelmicro_fastapi.coordination.clock import Clock, Timer
 from grelmicro_fastapi.coordination.courier import Courier
+from grelmicro_fastapi.coordination.lane import OPERATION
 from grelmicro_fastapi.coordination.lease import RENEWALS, Grip, Lease
 from grelmicro_fastapi.coordination.state import Renew, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Answer
@@ -37,9 +37,11 @@ class Keeper:
         self._courier = courier
         self._clock = clock
         self._charges: list[_Charge] = []
+        self._crowded = 256
         self._numbers = itertools.count()
         self._timer: Timer | None = None
         self._alarm = 0.0
+        self._closed = False
 
     def keep(self, grip: Grip) -> None:
         """See that the lease is renewed while somebody has a grip of it, and that its owner learns of its end."""
@@ -49,20 +51,30 @@ class Keeper:
 
     def close(self) -> None:
         """Stop. Leases end by themselves."""
+        self._closed = True
         self._charges.clear()
-        if self._timer:
-            self._timer.cancel()
+        self._wind()
 
     def _next_renewal(self, lease: Lease) -> float:
         every = min(lease.wish.lease / 3, lease.wish.renew_every)
         return self._clock.now() + every * random.uniform(0.9, 1.0)
 
     def _plan(self, charge: _Charge, when: float) -> None:
+        if self._closed:
+            return
         lease = charge.lease
         lease.due = min(when, lease.deadline)
+        if len(self._charges) >= self._crowded:
+            self._forget_the_released()
         heapq.heappush(self._charges, charge._replace(when=lease.due))
         if self._timer is None or lease.due < self._alarm:
             self._wind()
+
+    def _forget_the_released(self) -> None:
+        """Guards come and go much faster than their renewals fall due."""
+        self._charges = [charge for charge in self._charges if _matters(charge)]
+        heapq.heapify(self._charges)
+        self._crowded = max(256, 2 * len(self._charges))
 
     def _wind(self) -> None:
         if self._timer:
@@ -75,17 +87,16 @@ class Keeper:
     def _look(self) -> None:
         self._timer = None
         now = self._clock.now()
-        # Timers can ring a moment early: whoever is due within a millisecond is due.
-        while self._charges and self._charges[0].when <= now + 0.001:
+        while self._charges and self._charges[0].when <= now + _slack(self._charges[0]):
             charge = heapq.heappop(self._charges)
-            if charge.lease.due == charge.when and not charge.lease.spent and not charge.lease.lost:
+            if _matters(charge):
                 self._see_to(charge, now)
         self._wind()
 
     def _see_to(self, charge: _Charge, now: float) -> None:
         lease = charge.lease
         if now + 0.001 >= lease.deadline:
-            self._lost(charge, "its lease could not be renewed in time" if lease.wish.keep_alive else "its lease ended")
+            lease.lose("its lease could not be renewed in time" if lease.wish.keep_alive else "its lease ended")
         elif lease.final:
             self._plan(charge, lease.deadline)
         elif lease.wish.keep_alive and charge.grip() is None:
@@ -96,34 +107,36 @@ class Keeper:
             self._plan(charge, lease.deadline)
 
     def _renew(self, charge: _Charge, asked: float) -> None:
-        lease = charge.lease
+        lease, wish = charge.lease, charge.lease.wish
 
         def answered(answer: Answer) -> None:
             if lease.spent or lease.lost:
                 return
             if isinstance(answer, Reply) and answer.verdict is Verdict.GONE:
-                self._lost(charge, "the store says that its lease has ended")
+                lease.lose("the store says that its lease has ended", answer)
             elif isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED:
                 lease.extended(asked)
                 self._plan(charge, self._next_renewal(lease))
             else:
-                self._plan(
-                    charge,
-                    self._clock.now()
-                    + min(lease.wish.lease / 10, lease.wish.renew_every, 1.0) * random.uniform(0.5, 1.0),
-                )
+                pause = min(wish.lease / 10, wish.renew_every, 1.0) * random.uniform(0.5, 1.0)
+                self._plan(charge, self._clock.now() + pause)
 
         # Should no answer come at all, we look again at the deadline.
         self._plan(charge, lease.deadline)
-        wish = lease.wish
         # A renewal that hangs must leave time for another before the lease ends.
-        bound = min(wish.lease / 3, wish.patience)
-        self._courier.post(wish.key, Renew(lease.token, wish.ttl), answered, lane=RENEWALS, bound=bound)
+        bound = min(wish.lease / 3, wish.patience, OPERATION)
+        self._courier.post(wish.key, Renew(lease.token, lease.ttl(asked)), answered, lane=RENEWALS, bound=bound)
 
-    def _lost(self, charge: _Charge, why: str) -> None:
-        lease = charge.lease
-        _log.error("lost %r: %s", lease.wish.name, why, extra={"lock_name": lease.wish.name, "event": "lock.lost"})
-        lease.lose()
-        if lease.wish.cancels and lease.holders and isinstance(task := lease.holders[0].owner, asyncio.Task):
-            lease.cancelled = task
-            task.cancel(f"the lock {lease.wish.name!r} was lost")
+
+def _matters(charge: _Charge) -> bool:
+    lease = charge.lease
+    return lease.due == charge.when and not lease.spent and not lease.lost
+
+
+def _slack(charge: _Charge) -> float:
+    """By how much, in seconds, to be early: renewals that fall due at almost the same time travel together."""
+    lease = charge.lease
+    if lease.wish.keep_alive and charge.when < lease.deadline:
+        return min(lease.wish.lease / 50, 0.5)
+    # Timers can ring a moment early.
+    return 0.001

@@ -6,13 +6,15 @@ third of its place.
 """
 
 import asyncio
+import math
 import random
 from functools import partial
 from typing import Protocol
 
 from grelmicro_fastapi.coordination.clock import Clock, Timer
-from grelmicro_fastapi.coordination.courier import OPERATION, Courier, Parcel, judge
+from grelmicro_fastapi.coordination.courier import Courier, fresh, judge
 from grelmicro_fastapi.coordination.identity import mint, owner, seat
+from grelmicro_fastapi.coordination.lane import OPERATION, Parcel
 from grelmicro_fastapi.coordination.state import Acquire, Leave, Mode, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Answer
 from grelmicro_fastapi.coordination.wish import Grant, Wish
@@ -30,11 +32,13 @@ class Room(Protocol):
         """Forget an empty queue."""
         ...
 
+    def __contains__(self, place: tuple[str, Mode]) -> bool: ...
+
 
 class Waiter:
     """One caller in the queue."""
 
-    __slots__ = ("asked", "error", "future", "held", "owner", "parcel", "retry", "token", "wish")
+    __slots__ = ("asked", "future", "owner", "parcel", "token", "wish")
 
     def __init__(self, wish: Wish, future: "asyncio.Future[Grant]") -> None:
         self.wish = wish
@@ -43,39 +47,36 @@ class Waiter:
         self.token = mint(wish.worker, self.owner)
         self.asked = 0.0
         self.parcel: Parcel | None = None
-        self.held = False
-        self.retry = 0
-        self.error: BackendError | None = None
 
-    def overdue(self) -> Exception:
-        """Say why the wait ended without a grant."""
-        if not self.held:
-            return self.error or BackendError(f"no answer about {self.wish.name!r} in time")
-        late = LockTimeoutError(f"{self.wish.name!r} stayed held by somebody else: wait longer, or try again later")
-        late.retry_after = self.retry / 1000 if self.retry else None
-        return late
+    @property
+    def granted(self) -> Grant | None:
+        """What it was given, whether or not anybody came for it."""
+        future = self.future
+        return None if not future.done() or future.cancelled() or future.exception() else future.result()
 
 
 class Queue:
-    """Those who wait here for one key in one mode. `seated` says that the store knows of us."""
+    """Those who wait here for one key in one mode. `seated` says that the store may know of us."""
 
     def __init__(self, room: Room, key: str, mode: Mode) -> None:
-        self.waiters: list[Waiter] = []
+        self.waiters: dict[Waiter, None] = {}
         self.seated = False
         self._room = room
         self._key = key
         self._mode = mode
         self._seat = seat(room.courier.store.channel, mode)
         self._flying = 0
-        self._again = False
-        self._behind = False
         self._timer: Timer | None = None
-        self._alarm = 0.0
+        self._alarm = math.inf
+        # What the store said last: that somebody is in the way, and for how many ms at least (0: not by time).
+        self._held = False
+        self._retry = 0
+        self._error: BackendError | None = None
         self._failing = 0.0
 
     def join(self, waiter: Waiter) -> None:
         """Queue, and ask at once unless it is known to be in vain."""
-        self.waiters.append(waiter)
+        self.waiters[waiter] = None
         if self._timer is None and (self._mode is Mode.READ or not self._flying):
             self._send([waiter])
 
@@ -83,14 +84,12 @@ class Queue:
         """Give up: what has left already is undone, should it be granted."""
         if waiter not in self.waiters:
             return
-        self.waiters.remove(waiter)
-        if parcel := waiter.parcel:
-            parcel.withdraw()
+        waiter.future.cancel()
+        del self.waiters[waiter]
+        if waiter.parcel and waiter.parcel.left is None:
             waiter.parcel = None
-            if not parcel.sent:
-                self._landed()
-                return
-        if not self._flying:
+            self._landed()
+        elif not self.waiters and not self._flying:
             self._rest()
 
     def dismiss(self, waiter: Waiter, error: Exception) -> None:
@@ -99,27 +98,44 @@ class Queue:
             waiter.future.set_exception(error)
         self.leave(waiter)
 
-    def wake(self, after: int) -> None:
+    def expire(self, waiter: Waiter) -> None:
+        """Its time is over. Does nothing if it was granted."""
+        if not waiter.future.done():
+            self.dismiss(waiter, self._overdue(waiter.wish.name))
+
+    def _overdue(self, name: str) -> Exception:
+        if not self._held:
+            return fresh(self._error) if self._error else BackendError(f"the store said nothing of {name!r} in time")
+        late = LockTimeoutError(f"{name!r} stayed held by somebody else: wait longer, or try again later")
+        late.retry_after = self._retry / 1000 if self._retry else None
+        return late
+
+    def wake(self, after: int, everybody: bool = True) -> None:
         """Ask now, or in `after` ms unless something else happens first."""
+        if not self._flying and not after:
+            self._ask(everybody)
+            return
+        alarm = self._room.clock.now() + after / 1000
         if self._flying:
-            self._again = self._again or not after
-        elif not after:
-            self._ask()
-        elif self._timer and self._room.clock.now() + after / 1000 < self._alarm:
+            # The answer that is under way was perhaps given before.
+            self._alarm = min(self._alarm, alarm)
+        elif alarm < self._alarm:
             self._sleep(after / 1000)
 
-    def _ask(self) -> None:
+    def _ask(self, everybody: bool) -> None:
+        """Let the first one ask, or all readers: they enter together when it is their turn."""
         self._quiet()
-        self._behind = False
-        if self._mode is Mode.WRITE:
-            self._send(self.waiters[:1])
-        else:
-            self._send(list(self.waiters))
+        self._send(list(self.waiters) if everybody and self._mode is Mode.READ else [next(iter(self.waiters))])
 
     def _send(self, askers: list[Waiter]) -> None:
         courier = self._room.courier
         self._flying += len(askers)
+        # A reader who asks for all keeps the turn for those who follow.
+        more = self._mode is Mode.READ and len(self.waiters) > len(askers)
         for left, waiter in enumerate(askers, 1 - len(askers)):
+            if waiter not in self.waiters:
+                self._landed()
+                continue
             wish = waiter.wish
             waiter.asked = self._room.clock.now()
             command = Acquire(
@@ -128,59 +144,63 @@ class Queue:
                 wish.ttl,
                 self._seat,
                 courier.pace.place,
-                left < 0,
+                left < 0 or more,
                 wish.expect,
                 wish.note,
             )
-            parcel = courier.post(self._key, command, partial(self._answered, waiter))
-            waiter.parcel = None if parcel.landed else parcel
+            waiter.parcel = None
+            parcel = courier.post(self._key, command, partial(self._answered, waiter), asker=waiter.future)
+            waiter.parcel = parcel if parcel.left is None else None
 
     def _answered(self, waiter: Waiter, answer: Answer) -> None:
+        if waiter.parcel and waiter.parcel.left is not None:
+            waiter.asked = waiter.parcel.left
         waiter.parcel = None
-        if isinstance(answer, Reply):
-            self.seated = answer.seated
-        if waiter in self.waiters:
-            self._serve(waiter, answer)
-        self._landed()
-
-    def _serve(self, waiter: Waiter, answer: Answer) -> None:
         try:
             reply = judge(answer)
         except BackendError as error:
+            # It may have been applied all the same, and then we have a seat.
+            self.seated = self.seated or (error.sent and isinstance(answer, BackendError))
             self._failed(waiter, error)
-            return
-        self._failing = 0.0
-        if reply.verdict is Verdict.HELD:
-            waiter.held, waiter.retry = True, reply.retry
-            return
-        self.waiters.remove(waiter)
-        if waiter.future.done():
-            if reply.verdict is Verdict.GRANTED:
-                self._room.courier.undo(self._key, waiter.token, waiter.wish.lease)
-        elif reply.verdict is Verdict.GRANTED:
-            # The writer behind asks when this one leaves: before, it would be in vain.
-            self._behind = self._mode is Mode.WRITE
-            waiter.future.set_result(Grant(waiter.token, waiter.asked, reply))
-        elif reply.verdict is Verdict.MISMATCH:
-            name = waiter.wish.name
-            stale = StaleGenerationError(
-                f"{name!r} is not at generation {waiter.wish.expect}: read it again", reply.fence
-            )
-            waiter.future.set_exception(stale)
         else:
-            waiter.future.set_exception(BackendError(f"the store refused {waiter.wish.name!r}: {reply.verdict.value}"))
+            self._serve(waiter, reply)
+        self._landed()
+
+    def _serve(self, waiter: Waiter, reply: Reply) -> None:
+        self.seated = reply.seated
+        self._failing, self._error = 0.0, None
+        if reply.verdict is Verdict.HELD:
+            self._held, self._retry = True, reply.retry
+            return
+        self.waiters.pop(waiter, None)
+        if reply.verdict is Verdict.GRANTED:
+            # The writer behind asks when this one leaves: before, it would be in vain.
+            self._held, self._retry, self._alarm = self._mode is Mode.WRITE, 0, math.inf
+            if waiter.future.done():
+                # Nobody came for it, and the courier takes it back: let the next one have it.
+                self._held = False
+            else:
+                waiter.future.set_result(Grant(waiter.token, waiter.asked, reply))
+        elif not waiter.future.done():
+            waiter.future.set_exception(self._refusal(waiter.wish, reply))
+
+    def _refusal(self, wish: Wish, reply: Reply) -> Exception:
+        if reply.verdict is Verdict.MISMATCH:
+            return StaleGenerationError(f"{wish.name!r} is not at generation {wish.expect}: read it again", reply.fence)
+        return BackendError(f"the store refused {wish.name!r}: {reply.verdict.value}")
 
     def _failed(self, waiter: Waiter, error: BackendError) -> None:
-        """Tell a newcomer at once; one who was told to wait before sits a short outage out."""
+        """Tell newcomers at once. Where the store was heard before, a short outage is sat out."""
         now = self._room.clock.now()
         self._failing = self._failing or now
-        waiter.error = error
+        self._error = error
         # That attempt is being undone: the next one needs a token of its own.
         waiter.token = mint(waiter.wish.worker, waiter.owner)
-        if not waiter.held or now - self._failing > OPERATION:
-            self.waiters.remove(waiter)
-            if not waiter.future.done():
-                waiter.future.set_exception(error)
+        if not self._held or now - self._failing > OPERATION:
+            for other in [other for other in self.waiters if other.parcel is None]:
+                del self.waiters[other]
+                if not other.future.done():
+                    other.future.set_exception(fresh(error))
 
     def _landed(self) -> None:
         self._flying -= 1
@@ -188,31 +208,32 @@ class Queue:
             self._rest()
 
     def _rest(self) -> None:
-        again, self._again = self._again, False
         if not self.waiters:
             self._quiet()
-            if self.seated:
-                self._room.courier.insist(self._key, Leave(self._seat), self._room.courier.pace.place / 1000)
             self._room.gone((self._key, self._mode))
-        elif again:
-            self._ask()
+            if self.seated:
+                self._room.courier.insist(
+                    self._key,
+                    Leave(self._seat),
+                    self._room.courier.pace.place / 1000,
+                    # Who came since has the seat again, and wants to keep it.
+                    lambda: (self._key, self._mode) in self._room,
+                )
+        elif self._alarm <= self._room.clock.now() or not (self._held or self._failing):
+            self._ask(everybody=True)
         elif self._timer is None:
-            self._sleep(self._pause())
+            self._sleep(min(self._pause(), self._alarm - self._room.clock.now()))
 
     def _pause(self) -> float:
         """How long to sleep, in seconds, if nothing wakes us."""
-        first = self.waiters[0]
-        third = self._room.courier.pace.place / 3000
         if self._failing:
             return min(0.1 + (self._room.clock.now() - self._failing) / 2, 1.0) * random.uniform(0.8, 1.2)
-        if not first.held and not self._behind:
-            return 0.0
-        pause = third
-        if first.retry:
-            pause = min(pause, first.retry / 1000 + 0.001)
+        pause = self._room.courier.pace.place / 3000
+        if self._retry:
+            pause = min(pause, self._retry / 1000 + 0.001)
         if self._room.polls:
-            jitter = first.wish.retry_jitter
-            pause = min(pause, first.wish.retry_interval * random.uniform(1 - jitter, 1 + jitter))
+            wish = next(iter(self.waiters)).wish
+            pause = min(pause, wish.retry_interval * random.uniform(1 - wish.retry_jitter, 1 + wish.retry_jitter))
         return pause
 
     def _sleep(self, seconds: float) -> None:
@@ -223,9 +244,10 @@ class Queue:
     def _rang(self) -> None:
         self._timer = None
         if self.waiters and not self._flying:
-            self._ask()
+            self._ask(everybody=False)
 
     def _quiet(self) -> None:
+        self._alarm = math.inf
         if self._timer:
             self._timer.cancel()
             self._timer = None

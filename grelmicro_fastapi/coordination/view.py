@@ -55,9 +55,11 @@ class Held(Generic[G]):
         lease = self._mine()
         if lease is None:
             raise self._not_owned()
-        lease.holders.remove(Holder(owner(), self))
-        if not lease.holders:
+        holder = Holder(owner(), self)
+        if len(lease.holders) == 1:
+            # Only then: a release that failed may be asked for again.
             await lease.release(Poison.CLEAR)
+        lease.crew.parted(lease, holder)
 
     async def locked(self) -> bool:
         """Ask the store: does anybody hold it, in any mode?"""
@@ -81,6 +83,14 @@ class Held(Generic[G]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         who = owner()
+        if who not in self._entered:
+            # A generator may be entered in one task and left in another: then it is the only one, or nobody knows.
+            if len(self._entered) != 1:
+                raise RuntimeError(
+                    f"{self.name!r} was entered by several tasks through one object and is left by yet another: use "
+                    "acquire() and the guard's release() there"
+                )
+            (who,) = self._entered
         guards = self._entered[who]
         guard = guards.pop()
         if not guards:
@@ -97,7 +107,7 @@ class Held(Generic[G]):
         who = owner()
         holder = Holder(who, self)
         if joined := crew.nests(wish, who):
-            joined.lease.holders.append(holder)
+            crew.joined(joined.lease, holder)
             return self._guard(joined, holder)
         grant = crew.take_at_once(wish, who) or await crew.take(wish, timeout)
         limit = math.inf if wish.max_hold is None else crew.clock.now() + wish.max_hold
@@ -140,6 +150,6 @@ class View(Held[G]):
 
 async def look(source: Source | None, key: str) -> State:
     """What the store keeps for a key, without the dead."""
-    state, now = await crew_of(source).store.peek(key)
+    state, now = await crew_of(source).courier.peek(key)
     step(state, Vacate(), now)
     return state

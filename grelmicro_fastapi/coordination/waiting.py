@@ -25,17 +25,17 @@ class Waiting:
         self.held_here = held_here
         self.polls = False
         """True if nothing wakes us: then a queue asks again after its retry interval."""
-        self._queues: dict[tuple[str, Mode], Queue] = {}
+        self.queues: dict[tuple[str, Mode], Queue] = {}
 
     def __contains__(self, place: tuple[str, Mode]) -> bool:
-        return place in self._queues
+        return place in self.queues
 
     def join(self, wish: Wish) -> Waiter:
         """Queue, asking at once if nobody here knows better. Raises `QueueFullError`."""
         place = (wish.key, wish.mode)
-        queue = self._queues.get(place)
+        queue = self.queues.get(place)
         if not queue:
-            queue = self._queues[place] = Queue(self, *place)
+            queue = self.queues[place] = Queue(self, *place)
         elif len(queue.waiters) >= CROWD:
             raise QueueFullError(f"{CROWD} callers wait for {wish.name!r} already: try again later")
         waiter = Waiter(wish, asyncio.get_running_loop().create_future())
@@ -44,37 +44,41 @@ class Waiting:
 
     def leave(self, waiter: Waiter) -> None:
         """Give up. What may have been granted is undone."""
-        wish = waiter.wish
-        if queue := self._queues.get((wish.key, wish.mode)):
+        if queue := self.queues.get((waiter.wish.key, waiter.wish.mode)):
             queue.leave(waiter)
+
+    def expire(self, waiter: Waiter) -> None:
+        """Its time is over: `LockTimeoutError` if somebody was in the way, `BackendError` if the store did not say."""
+        if queue := self.queues.get((waiter.wish.key, waiter.wish.mode)):
+            queue.expire(waiter)
 
     def wake(self, wake: Wake | None) -> None:
         """The store says who may have a chance now; None is everybody."""
         if wake is None:
-            for queue in list(self._queues.values()):
-                queue.wake(0)
+            for queue in list(self.queues.values()):
+                queue.wake(0, everybody=False)
             return
         for mode in Mode:
-            waiting = self._queues.get((wake.key, mode))
+            waiting = self.queues.get((wake.key, mode))
             if waiting and wake.seat == seat(self.courier.store.channel, mode):
                 waiting.wake(wake.after)
 
     def released(self, key: str) -> None:
         """A lease of ours was just given back: let the next one here ask in the same batch."""
-        if not self._queues or self.held_here(key):
+        if not self.queues or self.held_here(key):
             return
         for mode in Mode:
-            queue = self._queues.get((key, mode))
+            queue = self.queues.get((key, mode))
             # A queue that the store knows of is called when it is next. Asking before would be in vain.
             if queue and not queue.seated:
                 queue.wake(0)
 
-    def fail(self, error: Exception) -> None:
-        """Send everybody away."""
-        for queue in list(self._queues.values()):
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """Send everybody away, each with an error of its own."""
+        for queue in list(self.queues.values()):
             for waiter in list(queue.waiters):
-                queue.dismiss(waiter, error)
+                queue.dismiss(waiter, error())
 
     def gone(self, place: tuple[str, Mode]) -> None:
         """Forget an empty queue."""
-        del self._queues[place]
+        del self.queues[place]
