@@ -76,11 +76,12 @@ def step(state: State, command: Command, now: int, claim: int = CLAIM) -> Reply:
 
 def _bury(state: State, now: int, claim: int, wakes: Wakes) -> bool:
     buried = False
-    for leases in (state.readers, state.graves):
-        if leases and (dead := [token for token, until in leases.items() if until <= now]):
-            buried = True
-            for token in dead:
-                del leases[token]
+    if state.readers or state.graves:
+        for leases in (state.readers, state.graves):
+            if dead := [token for token, until in leases.items() if until <= now]:
+                buried = True
+                for token in dead:
+                    del leases[token]
     if state.seats and any(seat.until <= now for seat in state.seats):
         buried = True
         state.seats = [seat for seat in state.seats if seat.until > now]
@@ -105,7 +106,7 @@ def _acquire(state: State, ask: Acquire, now: int, claim: int) -> Reply:
         return _confirm(state, ask, now)
     if ask.expect is not None and (state.fence != ask.expect or state.poisoned):
         return Reply(Verdict.MISMATCH, state.fence, state.poisoned)
-    if blocked_until(state, ask.seat, mode, now):
+    if (writer or state.readers or state.seats) and blocked_until(state, ask.seat, mode, now):
         return _refuse(state, ask, now, claim)
     poisoned = state.poisoned
     if mode is Mode.WRITE:

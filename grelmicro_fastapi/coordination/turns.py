@@ -32,9 +32,10 @@ def blocked_until(state: State, seat: str, mode: Mode, now: int) -> int:
 
 
 def outlook(state: State, seat: str, mode: Mode, now: int) -> int:
-    """In how many ms time alone could let this seat in; 0 means that an Acquire would be granted now.
+    """In how many ms time alone could let this seat in; 0 means that it is worth asking now.
 
-    For stores whose waiters look instead of being told. Changes nothing; may be early, never late.
+    For stores whose waiters look instead of being told. Changes nothing; may be early, never late: early when a dead
+    writer is still to be buried, for that gives readers a turn.
     """
     copy = State(
         writer=state.writer if state.writer and state.writer.until > now else None,

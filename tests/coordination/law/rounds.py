@@ -140,6 +140,7 @@ def longest(step: Step, company: Company, writes: int, reads: int = 99, idle: in
         moved = False
         for what, following in game.moves(at):
             moved = True
+            must(following != at, f"{what} in vain, and would do so for ever: {tale(came, at)}")
             if following not in came:
                 came[following] = (at, what)
                 frontier.append(following)

@@ -1,16 +1,30 @@
-"""Tests of the tests: each wrong law must be caught, and the explorations must catch their share without the tables."""
+"""Tests of the tables: each wrong law must be caught by a row."""
 
 import inspect
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from . import test_attempts, test_leases, test_operators, test_poison, test_reading_and_writing, test_turns, test_wakes
+from . import (
+    test_attempts,
+    test_grace,
+    test_leases,
+    test_operators,
+    test_poison,
+    test_reading_and_writing,
+    test_turns,
+    test_wakes,
+)
 from .key import REAL, Key, Law
-from .mutants import MUTANTS, Mutant
+from .mutant import Mutant
+from .wrong_endings import WRONG_ENDINGS
+from .wrong_grants import WRONG_GRANTS
+from .wrong_turns import WRONG_TURNS
 
+MUTANTS = [*WRONG_GRANTS, *WRONG_ENDINGS, *WRONG_TURNS]
 TABLES = (
     test_attempts,
+    test_grace,
     test_leases,
     test_operators,
     test_poison,

@@ -1,4 +1,4 @@
-"""Random histories of one key against a small model that knows nothing of queues: what may never happen, and what must."""
+"""Random histories of one key against a small model that knows nothing of queues."""
 
 from dataclasses import dataclass, field
 
