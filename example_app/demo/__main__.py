@@ -22,7 +22,7 @@ WRITERS, EDITORS, READERS = 12, 2, 4
 PAUSE = 15
 
 
-def main() -> int:
+def main(app: str = "example_app.main:app") -> int:
     """Run the demo for DEMO_SECONDS. Returns the exit status: 1 if an update was lost."""
     seconds = float(os.environ.get("DEMO_SECONDS") or 12)
     lease = max(0.5, seconds / 6)
@@ -34,8 +34,8 @@ def main() -> int:
             "EXAMPLE_LEASE": str(lease),
             "EXAMPLE_PAUSE": str(PAUSE),
         }
-        print("Starting four workers: uvicorn example_app.main:app --workers 4", flush=True)
-        with Fleet("example_app.main:app", Path(folder), environment) as fleet:
+        print(f"Starting four workers: uvicorn {app} --workers 4", flush=True)
+        with Fleet(app, Path(folder), environment) as fleet:
             print(
                 f"They serve {fleet.url}, locks and data are SQLite files in {folder}, a lease lasts {lease:g} s.\n"
                 f"{WRITERS} clients increment {len(SKUS)} articles (read, wait {PAUSE} ms, write),"
