@@ -497,6 +497,8 @@ async def test_a_name_that_is_purged_again_and_again_never_repeats_a_fence(site:
 async def test_a_state_of_a_newer_law_is_an_error_that_names_both_versions(site: StoreUnderTest) -> None:
     store = await site.store()
     await ask(store, write("one"), "lock:newer")
+    await ask(store, write("two", "a/w"), "lock:newer")
+    before = (await store.peek("lock:newer")).state
     await site.write_version(store, "lock:newer", VERSION + 1)
     asks = [Ask("lock:newer", Release("one"), CLAIM), Ask("lock:known", write("one"), CLAIM)]
     refused, granted = await store.apply(asks)
@@ -506,8 +508,11 @@ async def test_a_state_of_a_newer_law_is_an_error_that_names_both_versions(site:
     assert "lock:newer" in str(refused)
     assert isinstance(granted, Reply)
     assert granted.verdict is Verdict.GRANTED
-    assert await store.vacate() == 0
+    await site.clock.advance(120)
+    assert await store.vacate() == 1
     assert await store.purge(0) == 0
+    await site.write_version(store, "lock:newer", VERSION)
+    assert (await store.peek("lock:newer")).state == before
 
 
 async def test_a_store_may_be_opened_and_closed_twice_and_used_again_afterwards(site: StoreUnderTest) -> None:
