@@ -37,7 +37,7 @@ class Client:
     async def meet(self, wanted: Callable[[int], bool] | None = None) -> int:
         """Ask the worker at the other end who it is, and look for another, for a while, unless it is `wanted`."""
         for _ in range(_LOOKS):
-            self.worker = int((await self._ask("GET", "/whoami")).json()["pid"])
+            self.worker = int((await self.ask("GET", "/whoami")).json()["pid"])
             if wanted is None or wanted(self.worker):
                 break
             await self._http.aclose()
@@ -50,7 +50,7 @@ class Client:
         """Increment a quantity, and note the outcome. Never raises for what a network or a server can do."""
         sent = time.monotonic()
         try:
-            answer = await self._ask("POST", f"/stock/{sku}/increment")
+            answer = await self.ask("POST", f"/stock/{sku}/increment")
         except httpx.TransportError as error:
             never = isinstance(error, _NEVER_SENT)
             return Update(sku, sent, time.monotonic(), Outcome.REFUSED if never else Outcome.UNKNOWN)
@@ -64,31 +64,32 @@ class Client:
 
     async def quantity(self, sku: str) -> int:
         """Read a quantity."""
-        quantity: int = (await self._ask("GET", f"/stock/{sku}")).raise_for_status().json()["quantity"]
+        quantity: int = (await self.ask("GET", f"/stock/{sku}")).raise_for_status().json()["quantity"]
         return quantity
 
     async def catalog(self) -> dict[str, Any]:
         """Read the catalog."""
-        catalog: dict[str, Any] = (await self._ask("GET", "/catalog")).raise_for_status().json()
+        catalog: dict[str, Any] = (await self.ask("GET", "/catalog")).raise_for_status().json()
         return catalog
 
     async def replace(self, rows: list[str]) -> dict[str, Any]:
         """Replace the catalog."""
-        replaced: dict[str, Any] = (await self._ask("PUT", "/catalog", json={"rows": rows})).raise_for_status().json()
+        replaced: dict[str, Any] = (await self.ask("PUT", "/catalog", json={"rows": rows})).raise_for_status().json()
         return replaced
 
-    def _fresh(self) -> httpx.AsyncClient:
-        # With a pool of one, the connection of one request is that of the next.
-        limits = httpx.Limits(max_connections=1, keepalive_expiry=None)
-        return httpx.AsyncClient(base_url=self._url, timeout=self._timeout, limits=limits, verify=False)
-
-    async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+    async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send one request. Raises `httpx.TransportError` if no answer comes."""
         try:
             return await self._http.request(method, path, **options)
         except httpx.TransportError:
             # The next request opens a new connection, to whichever worker.
             self.worker = None
             raise
+
+    def _fresh(self) -> httpx.AsyncClient:
+        # With a pool of one, the connection of one request is that of the next.
+        limits = httpx.Limits(max_connections=1, keepalive_expiry=None)
+        return httpx.AsyncClient(base_url=self._url, timeout=self._timeout, limits=limits, verify=False)
 
 
 class Spread:
