@@ -24,7 +24,7 @@ from grelmicro_fastapi.providers.sqlite_fork import Slot
 
 T = TypeVar("T")
 
-_PAUSE = 0.005
+_PAUSE = 0.004
 """Seconds between two looks."""
 _RETRY = 0.25
 """Seconds before a look-out that failed tries again."""
