@@ -4,15 +4,15 @@
 -- KEYS[1]  the lock.  KEYS[2]  the floor of fences (not on a cluster, where a name that is dropped keeps its fence).
 -- ARGV     now in ms ("" is the server's clock), the asker's channel, PUBLISH or SPUBLISH or "", what comes before a
 --          channel's name, then the commands: an operation, its claim window and its arguments.
--- Returns  the number of wakes that could not be published, then for each command
---          {verdict, fence, poisoned, retry, seated, seat, delay, seat, delay, ...}.
+-- Returns  how many wakes could not be published, then for each command {verdict, fence, poisoned, retry, seated,
+--          seat, delay, seat, delay, ...}; or only minus the version of a state that was written by a newer law.
 --
 -- Fields   v fence poison claimant touched writer seats, r:<token> and g:<token> (until when a reader reads, until when
 --          an undone token is refused), lease: how many of these there are, the readers' latest end, whether that is
 --          exact or only a bound, and a bound of the earliest end. So readers come and go without a scan.
 
 local VERSION, GRAVE = 1, 30000
-local GRANTED, HELD, GONE, BURIED, MISMATCH, LATE, EARLY, NEWER = 1, 2, 3, 4, 5, 6, 7, 8
+local GRANTED, HELD, GONE, BURIED, MISMATCH, LATE, EARLY = 1, 2, 3, 4, 5, 6, 7
 local WIDTH = {A = 8, N = 2, D = 2, R = 3, U = 1, L = 1, T = 2, F = 0, M = 0, V = 0, P = 1, X = 1}
 local CHUNK = 1000
 
@@ -52,7 +52,7 @@ local known = raw[1] and true
 if not known and call('EXISTS', key) == 1 then
   return redis.error_reply('WRONGTYPE this key holds something else than a lock')
 end
-local newer = known and tonumber(raw[1]) > VERSION
+if known and tonumber(raw[1]) > VERSION then return {-tonumber(raw[1])} end
 
 local fence = tonumber(raw[2]) or (floor and not known and tonumber(call('GET', floor) or 0)) or 0
 local start = fence
@@ -72,10 +72,14 @@ if raw[6] then
   }
 end
 if raw[7] then
-  for mode, turn, ends, called, grace, id in raw[7]:gmatch('([rw])([01]) (%d+) (%d+) (%d+) ([^\n]*)\n') do
+  local at, size = 1, #raw[7]
+  while at <= size do
+    local _, last, mode, turn, ends, called, grace, length =
+      raw[7]:find('^([rw])([01]) (%d+) (%d+) (%d+) (%d+) ', at)
+    at = last + tonumber(length) + 1
     seats[#seats + 1] = {
-      id = id, mode = mode, turn = turn == '1', ends = tonumber(ends), called = tonumber(called),
-      grace = tonumber(grace),
+      id = raw[7]:sub(last + 1, at - 1), mode = mode, turn = turn == '1', ends = tonumber(ends),
+      called = tonumber(called), grace = tonumber(grace),
     }
   end
 end
@@ -168,46 +172,50 @@ local function blocked_until(id, mode)
       if other.turn then return 0 end
       seen = true
     elseif other.mode == 'r' then
-      if mode == 'w' and other.turn and other.called > now then turns = max(turns, other.called) end
+      if other.turn and other.called > now then turns = max(turns, other.called) end
     elseif not seen and ahead == 0 and not lapsed(other) then
       ahead = other.called > 0 and other.called or other.ends
     end
   end
-  return turns > 0 and turns or ahead
+  -- Turns hold readers back only by way of the writer who waits for them.
+  return turns > 0 and (ahead > 0 or mode == 'w') and turns or ahead
 end
 
 local function writer_leaves()
   writer = nil
-  local last = 0
   for _, seat in ipairs(seats) do
     if seat.mode == 'r' then
       seat.turn = true
-      last = max(last, summon(seat))
+      summon(seat)
     end
   end
-  local next = last > 0 and first_writer(1)
-  if next then wakes[#wakes + 1], wakes[#wakes + 2] = seats[next].id, last end
 end
 
 local function call_next()
   if writer then return end
-  local first = first_writer(1)
-  for i = 1, (first or #seats + 1) - 1 do
-    local seat = seats[i]
-    if seat.mode == 'r' and not seat.turn and seat.called == 0 then summon(seat) end
+  local first, turns = first_writer(1), 0
+  for i, seat in ipairs(seats) do
+    if seat.mode == 'r' then
+      if seat.turn then
+        turns = max(turns, seat.called - now)
+      elseif (not first or i < first) and seat.called == 0 then
+        summon(seat)
+      end
+    end
   end
   if not first or seats[first].called > 0 or readers > 0 then return end
-  for _, seat in ipairs(seats) do
-    if seat.turn and seat.called > now then return end
+  if turns > 0 then
+    wakes[#wakes + 1], wakes[#wakes + 2] = seats[first].id, turns
+  else
+    turns = summon(seats[first])
   end
-  local window = summon(seats[first])
   local second = first_writer(first + 1)
   if second then
-    wakes[#wakes + 1], wakes[#wakes + 2] = seats[second].id, window
+    wakes[#wakes + 1], wakes[#wakes + 2] = seats[second].id, turns
     return
   end
   for i = first + 1, #seats do
-    if seats[i].called == 0 then wakes[#wakes + 1], wakes[#wakes + 2] = seats[i].id, window end
+    if seats[i].called == 0 then wakes[#wakes + 1], wakes[#wakes + 2] = seats[i].id, turns end
   end
 end
 
@@ -395,40 +403,38 @@ do
   while ARGV[at] do
     local op, a, b, c = ARGV[at], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
     wakes, claim = {}, tonumber(ARGV[at + 1])
-    local verdict, found, seated, retry = NEWER, false, false, 0
-    if not newer then
-      local buried = bury()
-      if op == 'A' then
-        verdict, found, seated = acquire(a, b, tonumber(c), ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7] == '1',
-          tonumber(ARGV[at + 8]), ARGV[at + 9])
-      elseif op == 'R' then
-        verdict = release(a, tonumber(b), c)
-      elseif op == 'N' then
-        verdict, found = renew(a, tonumber(b))
-      elseif op == 'D' then
-        verdict, found = downgrade(a, tonumber(b))
-      elseif op == 'U' then
-        verdict = undo(a)
-      elseif op == 'L' then
-        give_up(a)
-        verdict = GRANTED
-      elseif op == 'T' then
-        verdict = advance(a, tonumber(b))
-      elseif op == 'F' then
-        verdict = force()
-      elseif op == 'M' then
-        verdict = mend()
-      elseif op == 'V' then
-        verdict = buried and GRANTED or GONE
-      elseif op == 'P' then
-        verdict = purge(tonumber(a))
-      else
-        verdict = drop(tonumber(a))
-      end
-      if #seats > 0 then call_next() end
-      if verdict == HELD and op == 'A' then retry = max(0, blocked_until(ARGV[at + 5], b) - now) end
+    local verdict, found, seated, retry = nil, false, false, 0
+    local buried = bury()
+    if op == 'A' then
+      verdict, found, seated = acquire(a, b, tonumber(c), ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7] == '1',
+        tonumber(ARGV[at + 8]), ARGV[at + 9])
+    elseif op == 'R' then
+      verdict = release(a, tonumber(b), c)
+    elseif op == 'N' then
+      verdict, found = renew(a, tonumber(b))
+    elseif op == 'D' then
+      verdict, found = downgrade(a, tonumber(b))
+    elseif op == 'U' then
+      verdict = undo(a)
+    elseif op == 'L' then
+      give_up(a)
+      verdict = GRANTED
+    elseif op == 'T' then
+      verdict = advance(a, tonumber(b))
+    elseif op == 'F' then
+      verdict = force()
+    elseif op == 'M' then
+      verdict = mend()
+    elseif op == 'V' then
+      verdict = buried and GRANTED or GONE
+    elseif op == 'P' then
+      verdict = purge(tonumber(a))
+    else
+      verdict = drop(tonumber(a))
     end
-    local reply = {verdict, newer and 0 or fence, found and 1 or 0, retry, seated and 1 or 0}
+    if #seats > 0 then call_next() end
+    if verdict == HELD and op == 'A' then retry = max(0, blocked_until(ARGV[at + 5], b) - now) end
+    local reply = {verdict, fence, found and 1 or 0, retry, seated and 1 or 0}
     for i, word in ipairs(wakes) do reply[5 + i] = word end
     for i = 1, #wakes, 2 do told[#told + 1], told[#told + 2] = wakes[i], wakes[i + 1] end
     answer[#answer + 1] = reply
@@ -438,7 +444,6 @@ end
 
 -- Save: deletions first, for after them a full memory refuses nothing more; the wakes last --------------------------
 
-if newer then return answer end
 local int = function(number) return format('%.0f', number) end
 if dropped then
   if floor then
@@ -467,8 +472,8 @@ put('writer', raw[6], writer and format('%.0f %.0f %d %d ', writer.since, writer
   #writer.token) .. writer.token .. writer.note or '')
 local queue = {}
 for i, seat in ipairs(seats) do
-  queue[i] = format('%s%d %.0f %.0f %.0f ', seat.mode, seat.turn and 1 or 0, seat.ends, seat.called, seat.grace)
-    .. seat.id .. '\n'
+  queue[i] = format('%s%d %.0f %.0f %.0f %d ', seat.mode, seat.turn and 1 or 0, seat.ends, seat.called, seat.grace,
+    #seat.id) .. seat.id
 end
 put('seats', raw[7], table.concat(queue))
 put('lease', raw[8], readers + graves > 0 and
@@ -497,7 +502,7 @@ if ARGV[3] ~= '' then
   for i = 1, #told, 2 do
     local channel = match(told[i], '^(.*)/[^/]*$')
     if channel and channel ~= ARGV[2] then
-      local sent = redis.pcall(ARGV[3], ARGV[4] .. channel, int(told[i + 1]) .. ' ' .. told[i] .. ' ' .. key)
+      local sent = redis.pcall(ARGV[3], ARGV[4] .. channel, format('%.0f %d ', told[i + 1], #told[i]) .. told[i] .. key)
       if type(sent) == 'table' and sent.err then answer[1] = answer[1] + 1 end
     end
   end

@@ -1,9 +1,9 @@
 """Commands, replies and states as they travel between us and `redis.lua`. Does no I/O."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import cast
+from typing import NamedTuple, assert_never, cast
 
 from grelmicro_fastapi.coordination.state import (
     Acquire,
@@ -36,31 +36,9 @@ SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 _VERDICTS = (
     *(Verdict.GRANTED, Verdict.HELD, Verdict.GONE, Verdict.BURIED),
-    *(Verdict.MISMATCH, Verdict.LATE, Verdict.EARLY, Verdict.NEWER),
+    *(Verdict.MISMATCH, Verdict.LATE, Verdict.EARLY),
 )
 
-
-def _acquire(ask: Acquire, claim: int) -> tuple[Word, ...]:
-    expect = "" if ask.expect is None else ask.expect
-    return (
-        *("A", claim, ask.token, ask.mode.value, ask.ttl, ask.seat),
-        *(ask.place, int(ask.more), expect, ask.note),
-    )
-
-
-_WORDS: Mapping[type[Command], Callable[..., tuple[Word, ...]]] = {
-    Acquire: _acquire,
-    Renew: lambda ask, claim: ("N", claim, ask.token, ask.ttl),
-    Downgrade: lambda ask, claim: ("D", claim, ask.token, ask.ttl),
-    Release: lambda ask, claim: ("R", claim, ask.token, ask.min_hold, ask.poison.value),
-    Undo: lambda ask, claim: ("U", claim, ask.token),
-    Leave: lambda ask, claim: ("L", claim, ask.seat),
-    Advance: lambda ask, claim: ("T", claim, ask.token, ask.to),
-    Force: lambda ask, claim: ("F", claim),
-    Mend: lambda ask, claim: ("M", claim),
-    Vacate: lambda ask, claim: ("V", claim),
-    Purge: lambda ask, claim: ("P", claim, ask.idle),
-}
 
 assert {*Poison} == {"clear", "keep", "set"}, "redis.lua compares these words"
 
@@ -68,9 +46,38 @@ assert {*Poison} == {"clear", "keep", "set"}, "redis.lua compares these words"
 def words(asks: Iterable[Ask]) -> list[Word]:
     """The arguments that say these commands, all of one key."""
     said: list[Word] = []
-    for ask in asks:
-        said.extend(_WORDS[type(ask.command)](ask.command, ask.claim))
+    for _, command, claim in asks:
+        said.extend(_words(command, claim))
     return said
+
+
+def _words(command: Command, claim: int) -> tuple[Word, ...]:
+    match command:
+        case Acquire(token, mode, ttl, seat, place, more, expect, note):
+            wanted = "" if expect is None else expect
+            return ("A", claim, token, mode.value, ttl, seat, place, int(more), wanted, note)
+        case Release(token, min_hold, poison):
+            return ("R", claim, token, min_hold, poison.value)
+        case Renew(token, ttl):
+            return ("N", claim, token, ttl)
+        case Downgrade(token, ttl):
+            return ("D", claim, token, ttl)
+        case Undo(token):
+            return ("U", claim, token)
+        case Leave(seat):
+            return ("L", claim, seat)
+        case Advance(token, to):
+            return ("T", claim, token, to)
+        case Force():
+            return ("F", claim)
+        case Mend():
+            return ("M", claim)
+        case Vacate():
+            return ("V", claim)
+        case Purge(idle):
+            return ("P", claim, idle)
+        case _:
+            assert_never(command)
 
 
 def drop(idle: int) -> list[Word]:
@@ -82,10 +89,19 @@ LOOK: Sequence[Word] = ("?",)
 """Read the state."""
 
 
-def replies(answer: object) -> tuple[list[Reply], int]:
-    """What the script returned: a reply for each command, and how many wakes could not be published."""
-    unheard, *rows = cast("list[object]", answer)
-    return [_reply(cast("list[int]", row)) for row in rows], cast("int", unheard)
+class Answered(NamedTuple):
+    """What the script returned. `newer` is the version of a state that was written by a newer law, or 0."""
+
+    replies: list[Reply]
+    unheard: int
+    newer: int
+
+
+def answered(answer: object) -> Answered:
+    """Read what the script returned after commands."""
+    first, *rows = cast("list[object]", answer)
+    unheard = cast("int", first)
+    return Answered([_reply(cast("list[int]", row)) for row in rows], max(0, unheard), max(0, -unheard))
 
 
 def _reply(row: "list[int]") -> Reply:
@@ -112,7 +128,7 @@ def _state(fields: Mapping[bytes, bytes], floor: int) -> State:
         poisoned=fields.get(b"poison") == b"1",
         writer=_writer(fields.get(b"writer")),
         readers=_leases(fields, b"r:"),
-        seats=[_seat(line) for line in fields.get(b"seats", b"").split(b"\n")[:-1]],
+        seats=[*_seats(fields.get(b"seats", b""))],
         graves=_leases(fields, b"g:"),
         claimant=fields.get(b"claimant", b"").decode(),
         touched=int(fields.get(b"touched", 0)),
@@ -132,13 +148,15 @@ def _writer(packed: bytes | None) -> Writer | None:
     return Writer(token, int(since), int(until), note, poisoned == b"1")
 
 
-def _seat(line: bytes) -> Seat:
-    head, until, called, grace, seat = line.split(b" ", 4)
-    mode = Mode(head[:1].decode())
-    return Seat(seat.decode(), mode, int(until), head[1:] == b"1", int(called), int(grace))
+def _seats(packed: bytes) -> Iterator[Seat]:
+    while packed:
+        head, until, called, grace, size, rest = packed.split(b" ", 5)
+        seat, packed = rest[: int(size)].decode(), rest[int(size) :]
+        yield Seat(seat, Mode(head[:1].decode()), int(until), head[1:] == b"1", int(called), int(grace))
 
 
 def wake(payload: bytes, prefix: str) -> Wake:
     """What was published for a seat of ours."""
-    after, seat, key = payload.decode().split(" ", 2)
+    after, size, rest = payload.split(b" ", 2)
+    seat, key = rest[: int(size)].decode(), rest[int(size) :].decode()
     return Wake(key.removeprefix(prefix), seat, int(after))

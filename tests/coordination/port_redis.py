@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from grelmicro_fastapi.coordination.store import Ask
-from grelmicro_fastapi.providers.redis_wire import LOOK, replies, snapshot, words
+from grelmicro_fastapi.providers.redis_wire import LOOK, answered, snapshot, words
 from tests.coordination.histories import History, Outcome
 from tests.servers.redis import Server
 
@@ -27,7 +27,7 @@ def redis_port(server: Server, source: str) -> Iterator[Callable[[History], Sequ
                     pipe.evalsha(sha, 2, key, "floor", now, "", "", "", *LOOK)
                 answers = pipe.execute()
             told = zip(answers[::2], answers[1::2], strict=True)
-            return [Outcome(tuple(replies(answer)[0]), snapshot(look).state) for answer, look in told]
+            return [Outcome(tuple(answered(answer).replies), snapshot(look).state) for answer, look in told]
 
         yield run
 
@@ -102,11 +102,18 @@ MUTANTS = {
     "a_claimed_tick_is_purged": (" or poisoned or claimant ~= ''", " or poisoned"),
     "purge_does_not_look_at_the_clock": ("(used or tonumber(touched) + idle > now)", "used"),
     "a_leaving_writer_gives_no_turns": ("      seat.turn = true\n", ""),
-    "a_leaving_writer_calls_nobody": ("      last = max(last, summon(seat))\n", ""),
-    "the_writer_behind_the_readers_has_no_alarm": (
-        "if next then wakes[#wakes + 1], wakes[#wakes + 2] = seats[next].id, last end",
-        "",
+    "a_leaving_writer_calls_nobody": ("      seat.turn = true\n      summon(seat)\n", "      seat.turn = true\n"),
+    "readers_that_wait_are_not_called": (
+        "elseif (not first or i < first) and seat.called == 0 then\n        summon(seat)",
+        "elseif false then",
     ),
+    "readers_behind_a_writer_are_called": ("(not first or i < first) and seat.called == 0", "seat.called == 0"),
+    "the_writer_behind_the_readers_has_no_alarm": (
+        "  if turns > 0 then\n    wakes[#wakes + 1], wakes[#wakes + 2] = seats[first].id, turns\n",
+        "  if turns > 0 then\n",
+    ),
+    "who_is_behind_the_writer_has_no_alarm": ("if seats[i].called == 0 then wakes", "if false then wakes"),
+    "turns_are_no_reason_for_readers_to_wait": ("turns > 0 and (ahead > 0 or mode == 'w') and turns or ahead", "ahead"),
     "nobody_is_called": ("if #seats > 0 then call_next() end", ""),
     "a_turn_is_no_turn": ("if other.turn then return 0 end", ""),
     "a_writer_does_not_wait_for_turns": ("then turns = max(turns, other.called) end", "then turns = 0 end"),
@@ -116,9 +123,9 @@ MUTANTS = {
         "seats[first].called > 0 or readers > 0 then",
         "seats[first].called > 0 then",
     ),
-    "a_writer_is_called_before_the_turns_are_over": ("if seat.turn and seat.called > now then return end", ""),
+    "a_writer_is_called_before_the_turns_are_over": ("turns = max(turns, seat.called - now)", "turns = 0"),
     "the_second_writer_has_no_alarm": (
-        "if second then\n    wakes[#wakes + 1], wakes[#wakes + 2] = seats[second].id, window\n",
+        "if second then\n    wakes[#wakes + 1], wakes[#wakes + 2] = seats[second].id, turns\n",
         "if second then\n",
     ),
     "integers_go_through_tostring": ("return format('%.0f', number)", "return tostring(number)"),

@@ -1,0 +1,271 @@
+"""What we need of redis-py and valkey-py, which are siblings: so one store serves both. Imports neither.
+
+We take only connections from them, not their clients. A client may send a command twice when it is in doubt, and
+keeps a connection whose caller was cancelled; both are wrong for a lock.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol
+
+from grelmicro_fastapi.errors import BackendError
+from grelmicro_fastapi.providers.redis_wire import SCRIPT, SHA, Word
+
+
+class Connection(Protocol):
+    """A connection of either library."""
+
+    @property
+    def is_connected(self) -> bool:
+        """False until `connect`, and after a failure."""
+        ...
+
+    async def connect(self) -> None:
+        """Connect, authenticate and select the database."""
+
+    async def disconnect(self, nowait: bool = False) -> None:
+        """Hang up."""
+
+    async def send_packed_command(self, command: Iterable[bytes], check_health: bool = True) -> None:
+        """Send bytes."""
+
+    async def read_response(self, disable_decoding: bool = False) -> Any:
+        """Read one answer. Raises the error that the server answered with."""
+
+    def pack_commands(self, commands: Iterable[Iterable[Word]]) -> list[bytes]:
+        """Commands as bytes."""
+        ...
+
+
+class Pool(Protocol):
+    """A recipe for connections."""
+
+    @property
+    def connection_class(self) -> Callable[..., Any]:
+        """What makes one."""
+        ...
+
+    @property
+    def connection_kwargs(self) -> Mapping[str, Any]:
+        """With which options."""
+        ...
+
+
+# How our connections differ from those of a client. The timeouts are ours, around the whole exchange.
+_OURS: Mapping[str, object] = {
+    "protocol": 2,
+    "decode_responses": False,
+    "encoding": "utf-8",
+    "encoding_errors": "strict",
+    "health_check_interval": 0,
+    "retry_on_timeout": False,
+    "retry_on_error": [],
+    "socket_timeout": None,
+}
+
+
+@dataclass(frozen=True)
+class Driver:
+    """One of the two libraries."""
+
+    name: str
+    failures: tuple[type[Exception], ...]
+    """Whatever it raises."""
+    answers: type[Exception]
+    """An error that the server answered with."""
+    codes: Mapping[type[Exception], str]
+    """The classes from whose text the library takes the code off."""
+    never: object
+    """Its way to say that nothing is tried twice."""
+    stale: Callable[[Connection], Awaitable[bool]]
+    """Has the other side hung up, or said something that nobody asked for?"""
+
+    @property
+    def lost(self) -> tuple[type[Exception], ...]:
+        """Whatever a connection may end with."""
+        return (OSError, TimeoutError, *self.failures)
+
+    def recipe(self, pool: Pool, **more: object) -> Callable[[], Connection]:
+        """Make connections like those of a pool, but ours: they never send anything twice."""
+        ours = {**_OURS, "retry": self.never, **more}
+        if "host" in more:
+            # What a cluster's client does on connecting is about reading from replicas.
+            ours |= {name: None for name in pool.connection_kwargs if name.endswith("_connect_func")}
+        # Notices of maintenance come with a protocol that we do not speak.
+        kept = {name: value for name, value in pool.connection_kwargs.items() if not name.startswith("maint_")}
+        options = {**kept, **ours}
+
+        def make() -> Connection:
+            # A Sentinel's pool must live as long as its connections: they ask it where to connect to.
+            made: Connection = pool.connection_class(**options)
+            return made
+
+        return make
+
+    def code(self, error: Exception) -> str:
+        """The first word of what the server answered, such as NOSCRIPT."""
+        for kind, code in self.codes.items():
+            if isinstance(error, kind):
+                return code
+        text = str(error)
+        if "READONLY" in text or "previous master is now a" in text:
+            # Servers before 7 wrap it; a connection from a Sentinel's pool hides it.
+            return "READONLY"
+        word = text.partition(" ")[0]
+        return word if word.isupper() else ""
+
+
+def codes(exceptions: ModuleType) -> dict[type[Exception], str]:
+    """The classes of a library from whose text it takes the code off; the narrower ones first."""
+    named = {
+        "NoScriptError": "NOSCRIPT",
+        "ReadOnlyError": "READONLY",
+        "BusyLoadingError": "LOADING",
+        "MovedError": "MOVED",
+        "AskError": "ASK",
+        "TryAgainError": "TRYAGAIN",
+        "MasterDownError": "MASTERDOWN",
+        "ClusterDownError": "CLUSTERDOWN",
+        "OutOfMemoryError": "OOM",
+        "NoPermissionError": "NOPERM",
+        "AuthenticationError": "NOAUTH",
+    }
+    return {getattr(exceptions, name): code for name, code in named.items() if hasattr(exceptions, name)}
+
+
+REFUSALS = frozenset(
+    {
+        *("NOSCRIPT", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "BUSY"),
+        *("OOM", "NOPERM", "NOAUTH", "WRONGPASS", "MISCONF", "NOREPLICAS", "WRONGTYPE", "DENIED"),
+    }
+)
+"""With these the server says that it has not run the script, or that the script has not written yet."""
+
+
+def unreachable(error: BaseException, *, sent: bool) -> BackendError:
+    """The error for a server that gave no answer."""
+    problem = BackendError(f"the server gave no answer: {error or type(error).__name__}")
+    problem.sent = sent
+    return problem
+
+
+Dial = Callable[[], Awaitable[Connection]]
+
+
+class Node:
+    """One server: the connections to it that are idle, and how to make another.
+
+    `dial` makes one that is not connected; it may have to find out first where to.
+    """
+
+    def __init__(self, driver: Driver, dial: Dial, connecting: float, operation: float) -> None:
+        self.driver = driver
+        self._dial = dial
+        self.connecting = connecting
+        self._operation = operation
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    async def open(self) -> Connection:
+        """A connection for somebody else to use and to hang up. Raises `BackendError`."""
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(self.connecting):
+                connection = await self._dial()
+                await connection.connect()
+        except BaseException as error:
+            if connection:
+                await hang_up(connection)
+            if isinstance(error, self.driver.lost):
+                raise unreachable(error, sent=False) from error
+            raise
+        return connection
+
+    async def exchange(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Send commands in one write and return the answers; an error that the server answered with is one of them.
+
+        Raises `BackendError` if any answer is missing. A connection of which an answer is still due is hung up, so
+        cancelling this leaves none behind that would give the next caller somebody else's answer.
+        """
+        connection = await self._take()
+        try:
+            async with asyncio.timeout(self._operation):
+                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                answers = [await self._read(connection) for _ in commands]
+        except BaseException as error:
+            await hang_up(connection)
+            if isinstance(error, self.driver.lost):
+                raise unreachable(error, sent=True) from error
+            raise
+        demoted = any(isinstance(answer, Exception) and self.driver.code(answer) == "READONLY" for answer in answers)
+        if demoted or self._closed or not connection.is_connected:
+            await hang_up(connection)
+        else:
+            self._idle.append(connection)
+        return answers
+
+    async def run(self, calls: Sequence[Sequence[Word]], before: Sequence[Word] = ()) -> list[Any]:
+        """Run the script with each of these arguments, after the command `before` each time if there is one.
+
+        A server that does not know the script is sent it. Raises `BackendError` if any answer is missing.
+        """
+        answers = await self._run([("EVALSHA", SHA, *call) for call in calls], before)
+        unknown = [place for place, answer in enumerate(answers) if self._is(answer, "NOSCRIPT")]
+        if unknown:
+            # The first brings the script along, the others find it.
+            again: list[tuple[Word, ...]] = [("EVALSHA", SHA, *calls[place]) for place in unknown]
+            again[0] = ("EVAL", SCRIPT, *calls[unknown[0]])
+            for place, answer in zip(unknown, await self._run(again, before), strict=True):
+                answers[place] = answer
+        return answers
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            with suppress(*self.driver.lost):
+                await connection.disconnect()
+
+    def reopen(self) -> None:
+        """Keep connections again."""
+        self._closed = False
+
+    async def _run(self, commands: Sequence[Sequence[Word]], before: Sequence[Word]) -> list[Any]:
+        if not before:
+            return await self.exchange(commands)
+        return (await self.exchange([word for command in commands for word in (before, command)]))[1::2]
+
+    async def _take(self) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                if not await self.driver.stale(connection):
+                    return connection
+            except self.driver.lost:
+                pass
+            except BaseException:
+                await hang_up(connection)
+                raise
+            await hang_up(connection)
+        return await self.open()
+
+    async def _read(self, connection: Connection) -> Any:
+        try:
+            return await connection.read_response(disable_decoding=True)
+        except self.driver.failures as error:
+            if isinstance(error, self.driver.answers) or self.driver.code(error) in REFUSALS:
+                return error
+            raise
+
+    def _is(self, answer: object, code: str) -> bool:
+        return isinstance(answer, Exception) and self.driver.code(answer) == code
+
+
+async def hang_up(connection: Connection) -> None:
+    """Close without waiting for anything."""
+    with suppress(OSError, TimeoutError):
+        await connection.disconnect(nowait=True)

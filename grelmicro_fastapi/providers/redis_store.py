@@ -1,0 +1,224 @@
+"""The store that Redis and Valkey are."""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from typing import Any, cast
+
+from grelmicro_fastapi.coordination.state import CLAIM, Acquire, Reply, Vacate, Verdict
+from grelmicro_fastapi.coordination.store import Answer, Ask, Scope, Snapshot, Wake, Woken
+from grelmicro_fastapi.errors import BackendError
+from grelmicro_fastapi.providers.base import newer
+from grelmicro_fastapi.providers.redis_driver import REFUSALS, Driver
+from grelmicro_fastapi.providers.redis_ears import Ears, EverySlot, OneChannel
+from grelmicro_fastapi.providers.redis_site import Call, Cluster, OneServer, slot_of, tag
+from grelmicro_fastapi.providers.redis_wire import LOOK, Word, answered, drop, snapshot, words
+
+_log = logging.getLogger("grelmicro_fastapi.providers")
+
+_TOGETHER = 1_000
+"""Commands of one key in one call at the most: a server's stack bounds how many arguments a script can pass on."""
+_PAGE = 200
+
+
+class RedisStore:
+    """One loop's view of the states on a server, or on a cluster.
+
+    `now` is the server's clock unless it is handed in. With `replicas`, a batch counts as applied only when so many
+    replicas have it.
+    """
+
+    scope = Scope.CLUSTER
+    place = 3.0
+    direct = False
+
+    def __init__(
+        self,
+        driver: Driver,
+        site: OneServer | Cluster,
+        *,
+        prefix: str = "",
+        replicas: int = 0,
+        operation: float = 5.0,
+        now: Callable[[], int] | None = None,
+    ) -> None:
+        self.channel = secrets.token_hex(8)
+        self._driver = driver
+        self._site = site
+        self._prefix = prefix
+        self._replicas = replicas
+        self._patience = int(operation * 1000) // 2
+        self._now = now
+        self._seat = f"{self.channel}/"
+        self._floor = f"{prefix}floor"
+        self._woken: Woken | None = None
+        self._warned = False
+        self._ears: Ears
+        if isinstance(site, Cluster):
+            self._ears = EverySlot(site, lambda slot: self._speaks(slot) + self.channel, prefix)
+        else:
+            self._ears = OneChannel(site.node, self._speaks(0) + self.channel, prefix)
+
+    async def open(self) -> None:
+        """Connect, and warn if the server may throw locks away."""
+        await self._site.open()
+        for node in await self._site.nodes():
+            (answer,) = await node.exchange([("CONFIG", "GET", "maxmemory-policy")])
+            if isinstance(answer, list) and b"allkeys" in b"".join(cast("list[bytes]", answer)):
+                _log.warning(
+                    "the %s server's maxmemory-policy is allkeys-*: when its memory is full it drops locks and their "
+                    "fences; set it to noeviction",
+                    self._driver.name,
+                )
+                break
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._site.close()
+
+    def lane(self, key: str) -> Hashable:
+        """Everything goes to one server, or to the owner of the key's slot."""
+        return self._site.lane(self._prefix + key)
+
+    async def apply(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        """Let the script advance each key: all commands of a key in one call, all calls for a server in one write."""
+        if self._site.sharded:
+            await self._cover(asks)
+        places: dict[str, list[int]] = {}
+        for place, ask in enumerate(asks):
+            places.setdefault(ask.key, []).append(place)
+        parts = [
+            (key, mine[start : start + _TOGETHER])
+            for key, mine in places.items()
+            for start in range(0, len(mine), _TOGETHER)
+        ]
+        calls = [self._call(key, words([asks[place] for place in mine])) for key, mine in parts]
+        try:
+            got = await self._site.run(calls)
+        except BackendError as error:
+            self._missed(error)
+            raise
+        answers: list[Answer | None] = [None] * len(asks)
+        for (key, mine), answer in zip(parts, got, strict=True):
+            for place, reply in zip(mine, self._understand(key, len(mine), answer), strict=True):
+                answers[place] = reply
+        return [answer for answer in answers if answer is not None]
+
+    async def peek(self, key: str) -> Snapshot:
+        """Read one state and the server's clock."""
+        (answer,) = await self._site.run([self._call(key, LOOK)])
+        if isinstance(answer, Exception):
+            raise self._problem(answer)
+        return snapshot(answer)
+
+    async def keys(self, prefix: str) -> AsyncIterator[str]:
+        """Every key kept. A key that is kept all along is found; one that comes or goes meanwhile may be."""
+        pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", self._prefix + prefix) + "*"
+        seen: set[bytes] = set()
+        for node in await self._site.nodes():
+            cursor: Word = 0
+            while True:
+                (page,) = await node.exchange([("SCAN", cursor, "MATCH", pattern, "COUNT", 1_000, "TYPE", "hash")])
+                if isinstance(page, Exception):
+                    raise self._problem(page)
+                cursor, found = page
+                fresh = [key for key in found if key not in seen]
+                seen.update(fresh)
+                kept = await node.exchange([("HMGET", key, "v", "touched", "seats") for key in fresh]) if fresh else []
+                for key, fields in zip(fresh, kept, strict=True):
+                    # Only locks are ours, and of a name that was dropped only the fence is left.
+                    if isinstance(fields, list) and fields[0] and (fields[1] or fields[2]):
+                        yield key.decode().removeprefix(self._prefix)
+                if cursor == b"0":
+                    break
+
+    async def listen(self, woken: Woken) -> None:
+        """Report wakes for this store's seats until cancelled. Raises `BackendError` if the server forbids it."""
+        self._woken = woken
+        try:
+            await self._ears.listen(woken)
+        finally:
+            self._woken = None
+
+    async def vacate(self) -> int:
+        """Bury what is dead."""
+        changed = 0
+        async for page in self._pages():
+            answers = await self.apply([Ask(key, Vacate(), CLAIM) for key in page])
+            changed += sum(isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED for answer in answers)
+        return changed
+
+    async def purge(self, idle: float) -> int:
+        """Drop idle names. On a cluster each keeps its fence, a few bytes; elsewhere one floor remembers for all."""
+        gone = 0
+        async for page in self._pages():
+            answers = await self._site.run([self._call(key, drop(int(idle * 1000))) for key in page])
+            for key, answer in zip(page, answers, strict=True):
+                (reply,) = self._understand(key, 1, answer)
+                gone += isinstance(reply, Reply) and reply.verdict is Verdict.GRANTED
+        return gone
+
+    async def _pages(self) -> AsyncIterator[list[str]]:
+        page: list[str] = []
+        async for key in self.keys(""):
+            page.append(key)
+            if len(page) == _PAGE:
+                yield page
+                page = []
+        if page:
+            yield page
+
+    def _call(self, key: str, said: Sequence[Word]) -> Call:
+        name = self._prefix + key
+        now = self._now() if self._now else ""
+        if self._site.sharded:
+            return Call(name, (1, name, now, self.channel, "SPUBLISH", self._speaks(slot_of(name)), *said))
+        return Call(name, (2, name, self._floor, now, self.channel, "PUBLISH", self._speaks(0), *said))
+
+    def _speaks(self, slot: int) -> str:
+        """What comes before a channel's name. On a cluster it lies in the slot of the key."""
+        return f"{{{tag(slot)}}}{self._prefix}wake:" if self._site.sharded else f"{self._prefix}wake:"
+
+    async def _cover(self, asks: Sequence[Ask]) -> None:
+        slots = {
+            slot_of(self._prefix + ask.key) for ask in asks if isinstance(ask.command, Acquire) and ask.command.seat
+        }
+        if slots:
+            await asyncio.gather(*(self._ears.cover(slot) for slot in slots))
+
+    def _understand(self, key: str, count: int, answer: Any) -> Sequence[Answer]:
+        if isinstance(answer, Exception):
+            problem = self._problem(answer)
+            self._missed(problem)
+            return [problem] * count
+        read, unheard, version = answered(answer)
+        if version:
+            return [newer(key, version)] * count
+        if unheard and not self._warned:
+            self._warned = True
+            _log.warning(
+                "the %s server does not let us publish to %s*: waiters elsewhere are not woken and have to poll",
+                self._driver.name,
+                self._speaks(0),
+            )
+        if self._woken:
+            for reply in read:
+                for seat, after in reply.wakes:
+                    if seat.startswith(self._seat):
+                        asyncio.get_running_loop().call_soon(self._woken, Wake(key, seat, after))
+        return read
+
+    def _problem(self, error: Exception) -> BackendError:
+        if isinstance(error, BackendError):
+            return error
+        problem = BackendError(f"the {self._driver.name} server refused: {error}")
+        problem.sent = self._driver.code(error) not in REFUSALS
+        problem.__cause__ = error
+        return problem
+
+    def _missed(self, error: BackendError) -> None:
+        """A reply is lost, and perhaps the news for us that was in it."""
+        if self._woken and error.sent:
+            asyncio.get_running_loop().call_soon(self._woken, None)
