@@ -8,15 +8,30 @@ import pytest
 
 from example_app.demo.fleet import Fleet
 
-STORES = ["sqlite"]
-
 Launch = Callable[..., Fleet]
+Ask = pytest.FixtureRequest
+
+
+def _sqlite(request: Ask) -> str:
+    folder = request.getfixturevalue("tmp_path_factory").mktemp("locks")
+    return f"sqlite:///{folder}/locks.sqlite"
+
+
+def _valkey(request: Ask) -> str:
+    server = request.getfixturevalue("valkey_server")
+    with server.client() as client:
+        client.flushall()
+    return str(server.url)
+
+
+STORES: dict[str, Callable[[Ask], str]] = {"sqlite": _sqlite, "valkey": _valkey}
+"""How to get the URL of an empty place in each store."""
 
 
 @pytest.fixture(scope="module", params=STORES)
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+def url(request: Ask) -> str:
     """Where the locks are kept: empty, and for one module only."""
-    return f"sqlite:///{tmp_path_factory.mktemp('locks')}/locks.sqlite"
+    return STORES[request.param](request)
 
 
 @pytest.fixture(scope="module")
