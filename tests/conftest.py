@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.servers.postgres import pgbouncer_url as pgbouncer_url
+from tests.servers.postgres import postgres as postgres
 from tests.servers.redis import cluster as cluster
 from tests.servers.redis import redis_proper_server as redis_proper_server
 from tests.servers.redis import sentinel as sentinel

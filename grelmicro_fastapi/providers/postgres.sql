@@ -45,7 +45,7 @@ create table if not exists @schema@.holder (
     token text collate "C" not null,
     grave boolean not null,
     until bigint not null,
-    primary key (key, token)
+    primary key (key, token, grave)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
 -- The highest fence of all names that were dropped: a name that comes back starts above it.
@@ -109,14 +109,15 @@ begin
             end if;
             seen := true;
         elsif s.mode = 'r' then
-            if mode = 'w' and s.turn and s.called > at then
+            if s.turn and s.called > at then
                 turns := greatest(turns, s.called);
             end if;
         elsif not seen and ahead = 0 and not (0 < s.called and s.called <= at) then
             ahead := case when s.called > 0 then s.called else s.until end;
         end if;
     end loop;
-    return case when turns > 0 then turns else ahead end;
+    -- Turns hold readers back only by way of the writer who waits for them.
+    return case when turns > 0 and (ahead > 0 or mode = 'w') then turns else ahead end;
 end
 $$;
 
@@ -128,73 +129,60 @@ create or replace function @schema@.give_turns_v1(
 as $$
 declare
     s @schema@.seat;
-    span bigint;
-    latest bigint := 0;
-    first integer;
 begin
     for i in 1 .. cardinality(seats) loop
         s := seats[i];
         if s.mode = 'r' then
-            span := greatest(claim, s.grace);
             s.turn := true;
-            s.called := at + span;
+            s.called := at + greatest(claim, s.grace);
             seats[i] := s;
-            latest := greatest(latest, span);
             wakes := wakes || row(s.id, 0)::@schema@.wake;
         end if;
     end loop;
-    if latest > 0 then
-        first := @schema@.first_writer_v1(seats, 1, at);
-        if first is not null then
-            s := seats[first];
-            wakes := wakes || row(s.id, latest)::@schema@.wake;
-        end if;
-    end if;
 end
 $$;
 
 
--- Nobody writes: wake whoever may enter, and set the alarm of whoever follows should the called one not come.
+-- Nobody writes: wake whoever may enter, and set alarms in case that the called ones do not come.
 create or replace function @schema@.call_next_v1(
     inout seats @schema@.seat[], inout wakes @schema@.wake[], readers boolean, at bigint, claim bigint
 ) language plpgsql immutable
 as $$
 declare
     s @schema@.seat;
-    span bigint;
     first integer := @schema@.first_writer_v1(seats, 1, at);
     second integer;
-    turns boolean := false;
+    span bigint := 0;
 begin
     for i in 1 .. cardinality(seats) loop
         s := seats[i];
-        if i < coalesce(first, cardinality(seats) + 1) and s.mode = 'r' and not s.turn and s.called = 0 then
+        if s.mode = 'r' and s.turn then
+            span := greatest(span, s.called - at);
+        elsif s.mode = 'r' and s.called = 0 and (first is null or i < first) then
             s.called := at + greatest(claim, s.grace);
             seats[i] := s;
             wakes := wakes || row(s.id, 0)::@schema@.wake;
         end if;
-        turns := turns or (s.turn and s.called > at);
     end loop;
-    if first is null or turns or readers then
+    if first is null or readers then
         return;
     end if;
     s := seats[first];
     if s.called > 0 then
         return;
     end if;
-    span := greatest(claim, s.grace);
-    s.called := at + span;
-    seats[first] := s;
-    wakes := wakes || row(s.id, 0)::@schema@.wake;
-    second := @schema@.first_writer_v1(seats, first + 1, at);
-    if second is not null then
-        s := seats[second];
+    if span > 0 then
         wakes := wakes || row(s.id, span)::@schema@.wake;
-        return;
+    else
+        span := greatest(claim, s.grace);
+        s.called := at + span;
+        seats[first] := s;
+        wakes := wakes || row(s.id, 0)::@schema@.wake;
     end if;
-    for i in first + 1 .. cardinality(seats) loop
+    second := @schema@.first_writer_v1(seats, first + 1, at);
+    for i in coalesce(second, first + 1) .. coalesce(second, cardinality(seats)) loop
         s := seats[i];
-        if s.called = 0 then
+        if s.called = 0 or i = second then
             wakes := wakes || row(s.id, span)::@schema@.wake;
         end if;
     end loop;
@@ -249,7 +237,8 @@ begin
     -- waited long must not land when its sender has given up: so neither a lock nor all of them are waited for longer.
     perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
         pg_catalog.set_config('lock_timeout', '4s', true),
-        pg_catalog.set_config('enable_seqscan', 'off', true);
+        pg_catalog.set_config('enable_seqscan', 'off', true),
+        pg_catalog.set_config('jit', 'off', true);
     if cardinality(keys) = 1 then
         perform pg_advisory_xact_lock(@schema@.lock_number_v1(keys[1]));
     else
@@ -269,7 +258,7 @@ begin
         kept := found;
         drops := false;
         if not kept then
-            l := row(keys[i], 1, coalesce((select f.fence from @schema@.floor f), 0), false, null, 0, null, '', false,
+            l := row(keys[i], 1, coalesce((select f.fence from @schema@.floor f where f.one), 0), false, null, 0, null, '', false,
                 0, 0, null, '{}', '', 0);
         end if;
         was := l;
@@ -356,7 +345,7 @@ begin
                         settles := true;
                     elsif held and mode = 'r' and l.writer is distinct from tok then
                         update @schema@.holder h set until = greatest(h.until, at + ttl)
-                            where h.key = l.key and h.token = tok;
+                            where h.key = l.key and h.token = tok and not h.grave;
                         poison := l.poisoned;
                         settles := true;
                     elsif l.writer = tok or held then
@@ -453,8 +442,12 @@ begin
                         poison := l.found;
                     elsif l.writer = tok then
                         number := greatest(l.until, at + ttl);
-                        insert into @schema@.holder values (l.key, tok, false, number);
-                        l.readers := l.readers + 1;
+                        update @schema@.holder h set until = number
+                            where h.key = l.key and h.token = tok and not h.grave;
+                        if not found then
+                            insert into @schema@.holder values (l.key, tok, false, number);
+                            l.readers := l.readers + 1;
+                        end if;
                         l.due := least(l.due, number);
                         l.touched := at;
                         leaves := true;
@@ -480,18 +473,17 @@ begin
                     else
                         verdict := 'gone';
                     end if;
-                    select h.grave into held from @schema@.holder h where h.key = l.key and h.token = tok;
-                    if held is null then
-                        insert into @schema@.holder values (l.key, tok, true, at + 30000);
-                        l.graves := l.graves + 1;
-                    else
-                        update @schema@.holder h set grave = true, until = at + 30000
-                            where h.key = l.key and h.token = tok;
-                        if not held then
+                    if l.readers > 0 and verdict = 'gone' then
+                        delete from @schema@.holder h where h.key = l.key and h.token = tok and not h.grave;
+                        if found then
                             l.readers := l.readers - 1;
-                            l.graves := l.graves + 1;
                             verdict := 'granted';
                         end if;
+                    end if;
+                    update @schema@.holder h set until = at + 30000 where h.key = l.key and h.token = tok and h.grave;
+                    if not found then
+                        insert into @schema@.holder values (l.key, tok, true, at + 30000);
+                        l.graves := l.graves + 1;
                     end if;
                     l.due := least(l.due, at + 30000);
                     l.touched := at;
@@ -616,7 +608,7 @@ create or replace function @schema@.peek_v1(name text, handed bigint) returns te
 as $$
     select pg_catalog.json_build_object(
         'now', coalesce(handed, pg_catalog.floor(extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint),
-        'floor', coalesce((select f.fence from @schema@.floor f), 0),
+        'floor', coalesce((select f.fence from @schema@.floor f where f.one), 0),
         'lock', (select pg_catalog.to_json(k) from @schema@.lock k where k.key = name),
         'holders', (select pg_catalog.json_agg(pg_catalog.json_build_array(h.token, h.grave, h.until))
             from @schema@.holder h where h.key = name)
