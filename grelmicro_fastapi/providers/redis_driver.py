@@ -158,11 +158,13 @@ Dial = Callable[[], Awaitable[Connection]]
 class Node:
     """One server: the connections to it that are idle, and how to make another.
 
-    `dial` makes one that is not connected; it may have to find out first where to.
+    `dial` makes one that is not connected; it may have to find out first where to. What a script wrote counts only
+    when so many `replicas` have it.
     """
 
-    def __init__(self, driver: Driver, dial: Dial, connecting: float, operation: float) -> None:
+    def __init__(self, driver: Driver, dial: Dial, connecting: float, operation: float, replicas: int = 0) -> None:
         self.driver = driver
+        self._replicas = replicas
         self._dial = dial
         self.connecting = connecting
         self._operation = operation
@@ -235,9 +237,19 @@ class Node:
         self._closed = False
 
     async def _run(self, commands: Sequence[Sequence[Word]], before: Sequence[Word]) -> list[Any]:
-        if not before:
-            return await self.exchange(commands)
-        return (await self.exchange([word for command in commands for word in (before, command)]))[1::2]
+        said = [word for command in commands for word in (before, command)] if before else [*commands]
+        if self._replicas:
+            said.append(("WAIT", self._replicas, int(self._operation * 500)))
+        answers = await self.exchange(said)
+        taken = answers.pop() if self._replicas else 0
+        if before:
+            answers = answers[1::2]
+        if isinstance(taken, Exception):
+            raise BackendError(f"the server cannot wait for replicas, so use replicas=0: {taken}")
+        if taken < self._replicas:
+            shy = BackendError(f"{taken} of {self._replicas} replicas took it in time")
+            answers = [answer if isinstance(answer, Exception) else shy for answer in answers]
+        return answers
 
     async def _take(self) -> Connection:
         while self._idle:

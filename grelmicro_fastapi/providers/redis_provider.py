@@ -107,9 +107,7 @@ class RedisLikeProvider(Provider):
         return self._store_on(self._site())
 
     def _store_on(self, site: OneServer | Cluster, now: Callable[[], int] | None = None) -> RedisStore:
-        return RedisStore(
-            self.driver, site, prefix=self._prefix, replicas=self._replicas, operation=self._operation, now=now
-        )
+        return RedisStore(self.driver, site, prefix=self._prefix, now=now)
 
     def _site(self) -> OneServer | Cluster:
         """The deployment, for the running loop."""
@@ -136,13 +134,13 @@ class RedisLikeProvider(Provider):
         )
 
     def _one(self, dial: Dial) -> OneServer:
-        return OneServer(Node(self.driver, dial, self._connecting, self._operation))
+        return OneServer(Node(self.driver, dial, self._connecting, self._operation, self._replicas))
 
     def _cluster(self, seeds: Sequence[tuple[str, int]], pool: Pool) -> Cluster:
         def connect(host: str, port: int) -> Dial:
             return _direct(self.driver.recipe(pool, host=host, port=port))
 
-        return Cluster(self.driver, seeds, connect, self._connecting, self._operation)
+        return Cluster(self.driver, seeds, connect, self._connecting, self._operation, self._replicas)
 
     @abstractmethod
     def _pool(self, address: Address) -> Pool:

@@ -99,11 +99,12 @@ class Cluster:
         connect: Callable[[str, int], Dial],
         connecting: float,
         operation: float,
+        replicas: int = 0,
     ) -> None:
         self.driver = driver
         self._seeds = [f"{host}:{port}" for host, port in seeds]
         self._connect = connect
-        self._bounds = connecting, operation
+        self._bounds = connecting, operation, replicas
         self._nodes: dict[str, Node] = {}
         self._owners: dict[int, str] = {}
         self._fresh = False

@@ -26,8 +26,7 @@ _PAGE = 200
 class RedisStore:
     """One loop's view of the states on a server, or on a cluster.
 
-    `now` is the server's clock unless it is handed in. With `replicas`, a batch counts as applied only when so many
-    replicas have it.
+    `now` is the server's clock unless it is handed in.
     """
 
     scope = Scope.CLUSTER
@@ -40,16 +39,12 @@ class RedisStore:
         site: OneServer | Cluster,
         *,
         prefix: str = "",
-        replicas: int = 0,
-        operation: float = 5.0,
         now: Callable[[], int] | None = None,
     ) -> None:
         self.channel = secrets.token_hex(8)
         self._driver = driver
         self._site = site
         self._prefix = prefix
-        self._replicas = replicas
-        self._patience = int(operation * 1000) // 2
         self._now = now
         self._seat = f"{self.channel}/"
         self._floor = f"{prefix}floor"
