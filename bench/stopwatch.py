@@ -1,25 +1,44 @@
-"""How blocks take time."""
+"""How blocks take time. All give the seconds of one operation."""
 
+import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 Once = Callable[[], Awaitable[object]]
 
 
-async def median(once: Once, *, batches: int, each: int = 1) -> float:
-    """The median seconds of one operation. With `each`, so many are timed together: a clock costs time too."""
-    took = list[float]()
+async def of_microseconds(once: Once) -> float:
+    """The median of batches, each of which is timed as a whole: a clock costs time too."""
+    return await _median(once, batches=40, each=50)
+
+
+async def of_milliseconds(once: Once) -> float:
+    """The median of operations timed one by one."""
+    return await _median(once, batches=40, each=1)
+
+
+async def in_a_row(once: Once) -> float:
+    """The mean of operations one after the other."""
+    return await together([once], each=40)
+
+
+async def together(crowd: Sequence[Once], *, each: int = 4) -> float:
+    """The mean, when each of a crowd does so many operations of its own at the same time as the others."""
+    start = time.perf_counter()
+    await asyncio.gather(*[_times(once, each) for once in crowd])
+    return (time.perf_counter() - start) / (len(crowd) * each)
+
+
+async def _median(once: Once, *, batches: int, each: int) -> float:
+    took: list[float] = []
     for _ in range(batches):
         start = time.perf_counter()
-        for _ in range(each):
-            await once()
+        await _times(once, each)
         took.append((time.perf_counter() - start) / each)
     return statistics.median(took)
 
 
-async def mean(whole: Once, *, operations: int) -> float:
-    """Seconds for each of the operations that `whole` does."""
-    start = time.perf_counter()
-    await whole()
-    return (time.perf_counter() - start) / operations
+async def _times(once: Once, count: int) -> None:
+    for _ in range(count):
+        await once()

@@ -8,32 +8,37 @@ from typing import Any
 
 from aiorwlock import RWLock
 
+from bench.peer import grelmicro
 from bench.row import Block, Row
-from bench.stopwatch import Once, median
+from bench.stopwatch import of_microseconds
 from grelmicro_fastapi.coordination import Lock, ReadWriteLock
 from grelmicro_fastapi.coordination.view import View
 from grelmicro_fastapi.providers.memory import MemoryProvider
 
-# grelmicro 0.41.1 needs Python 3.12, so it may not be here. What it took, measured beside asyncio.Lock on Python 3.13.
-GRELMICRO_LOCK, GRELMICRO_READ, GRELMICRO_WRITE = 24.4, 29.1, 32.6
-NOTE = "budget: grelmicro 0.41.1 took so many times asyncio.Lock, on Python 3.13"
+RECORDED = {"lock": 24.4, "read": 29.1, "write": 32.6}
+"""What grelmicro 0.41.1 took for a pair, in terms of asyncio.Lock, on Python 3.13: the budget where it is not here."""
 
 
 @asynccontextmanager
 async def rows() -> AsyncGenerator[list[Row]]:
-    async with MemoryProvider() as provider:
+    async with MemoryProvider() as provider, grelmicro() as peer:
         catalog = ReadWriteLock("catalog", backend=provider)
-        bare = _block(_bare(asyncio.Lock()))
-        yield [
-            Row("memory: Lock / asyncio.Lock", _pair(Lock("sweep", backend=provider)), GRELMICRO_LOCK, bare, note=NOTE),
-            Row("memory: read guard / asyncio.Lock", _pair(catalog.read), GRELMICRO_READ, bare),
-            Row("memory: write guard / asyncio.Lock", _pair(catalog.write), GRELMICRO_WRITE, bare),
-            Row("memory: write guard / aiorwlock writer", _pair(catalog.write), 1.5, _block(_writer(RWLock()))),
-        ]
-
-
-def _block(once: Once) -> Block:
-    return partial(median, once, batches=40, each=50)
+        ours = {
+            "lock": _pair(Lock("sweep", backend=provider)),
+            "read": _pair(catalog.read),
+            "write": _pair(catalog.write),
+        }
+        if peer:
+            rows = [
+                Row(f"memory: {name} / grelmicro", pair, 1.0, peer(f"memory {name}")) for name, pair in ours.items()
+            ]
+        else:
+            bare = _bare(asyncio.Lock())
+            rows = [
+                Row(f"memory: {name} / asyncio.Lock", pair, RECORDED[name], bare, note="budget: grelmicro, recorded")
+                for name, pair in ours.items()
+            ]
+        yield [*rows, Row("memory: write / aiorwlock writer", ours["write"], 1.5, _writer(RWLock()))]
 
 
 def _pair(view: View[Any]) -> Block:
@@ -41,20 +46,20 @@ def _pair(view: View[Any]) -> Block:
         guard = await view.acquire()
         await guard.release()
 
-    return _block(pair)
+    return partial(of_microseconds, pair)
 
 
-def _bare(lock: asyncio.Lock) -> Once:
+def _bare(lock: asyncio.Lock) -> Block:
     async def pair() -> None:
         await lock.acquire()
         lock.release()
 
-    return pair
+    return partial(of_microseconds, pair)
 
 
-def _writer(lock: RWLock) -> Once:
+def _writer(lock: RWLock) -> Block:
     async def pair() -> None:
         await lock.writer_lock.acquire()
         lock.writer_lock.release()
 
-    return pair
+    return partial(of_microseconds, pair)
