@@ -1,0 +1,34 @@
+"""Distributed locks, read-write locks and leader election for FastAPI, handed to route handlers as typed guards."""
+
+from grelmicro_fastapi.app.grelmicro import Grelmicro
+from grelmicro_fastapi.coordination import (
+    Coordination,
+    LeaderElection,
+    Leadership,
+    Lock,
+    LockHandle,
+    ReadGuard,
+    ReadWriteLock,
+    TaskLock,
+    WriteGuard,
+)
+from grelmicro_fastapi.tasks import TaskContext, Tasks
+from grelmicro_fastapi.web.dependencies import lock_guard, read_guard, write_guard
+
+__all__ = [
+    "Coordination",
+    "Grelmicro",
+    "LeaderElection",
+    "Leadership",
+    "Lock",
+    "LockHandle",
+    "ReadGuard",
+    "ReadWriteLock",
+    "TaskContext",
+    "TaskLock",
+    "Tasks",
+    "WriteGuard",
+    "lock_guard",
+    "read_guard",
+    "write_guard",
+]

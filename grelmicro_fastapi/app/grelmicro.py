@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
@@ -11,8 +13,10 @@ from weakref import WeakKeyDictionary
 from starlette.applications import Starlette
 
 from grelmicro_fastapi import context
+from grelmicro_fastapi.app.signals import Signals
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.coordination import Coordination
+from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
 from grelmicro_fastapi.providers.base import Provider
 from grelmicro_fastapi.web.install import install
@@ -29,6 +33,8 @@ class Runtime:
 
     def __init__(self, coordination: Coordination | None) -> None:
         self.coordination = coordination
+        self.draining = False
+        """True from the moment the server was told to stop."""
 
 
 class _Opened:
@@ -37,6 +43,7 @@ class _Opened:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.stack = AsyncExitStack()
+        self.crews: dict[Backend, Crew] = {}
         self.users = 0
         self.ready = False
         self.turn = asyncio.Lock()
@@ -52,9 +59,17 @@ class Grelmicro:
     order, stores open first, and all close in reverse. The first `Coordination` answers for guards and locks that name
     no `backend=`; without one, the provider does. A value until it is opened: no connection and no loop at import. It
     may be opened again, and on several loops.
+
+    When the server is told to stop, leaders resign and waiting requests are sent away at once; at the end of the
+    lifespan the guards still held get `drain` seconds to be released. With `strict`, an app that it is installed in
+    does not start on a finding of the lint.
     """
 
-    def __init__(self, uses: Iterable[Part | None] = ()) -> None:
+    def __init__(self, uses: Iterable[Part | None] = (), *, drain: float = 5.0, strict: bool = False) -> None:
+        if not 0 <= drain < math.inf:
+            raise SettingsValidationError(f"drain= is a number of seconds from 0 up, not {drain!r}")
+        self._drain = drain
+        self._strict = strict
         parts = [part for part in uses if part is not None]
         self._stores = [part for part in parts if isinstance(part, Provider | Coordination)]
         # A provider before a `Coordination` that stands on it, if both are listed.
@@ -76,7 +91,7 @@ class Grelmicro:
         The app's own lifespan runs inside. Raises `RuntimeError` if the app has served already, `ValueError` if
         another `Grelmicro` is installed in it.
         """
-        install(app, self)
+        install(app, self, strict=self._strict)
 
     async def open(self) -> Runtime:
         """Open everything on the running loop. Counted: each call needs its `close`.
@@ -128,17 +143,38 @@ class Grelmicro:
             await self.close()
 
     async def _enter(self, opened: _Opened) -> None:
-        stack, tidied = opened.stack, list[Backend]()
+        stack, crews = opened.stack, opened.crews
         for store in self._stores:
             await stack.enter_async_context(store)
-            if store.backend not in tidied:
-                tidied.append(store.backend)
+            if store.backend not in crews:
+                crews[store.backend] = store.backend.crew()
                 stack.push_async_callback(_vacate, store.backend)
         # From here on the app answers on this loop: what opens now may use its locks.
         context.opened(opened.runtime)
         stack.callback(context.closed, opened.runtime)
+        for crew in crews.values():
+            stack.push_async_callback(_release, crew, self._drain)
         for part in self._others:
             await stack.enter_async_context(part)
+        signals = Signals(partial(_begin_drain, opened))
+        signals.chain()
+        stack.callback(signals.restore)
+
+
+def _begin_drain(opened: _Opened) -> None:
+    """The server was told to stop: be not ready, resign, and send the waiting away. Held guards go on."""
+    if opened.runtime.draining:
+        return
+    opened.runtime.draining = True
+    _log.info("told to stop: leaders resign, and whoever waits is sent away")
+    for crew in opened.crews.values():
+        crew.drain()
+
+
+async def _release(crew: Crew, patience: float) -> None:
+    """Give requests that are still running, or being cancelled, the time to release what they hold."""
+    if not await crew.idle(patience):
+        _log.warning("guards are still held after %g s: their leases end by themselves", patience)
 
 
 async def _vacate(backend: Backend) -> None:

@@ -23,6 +23,7 @@ class Campaign:
 
     def __init__(self, crew: Crew, wish: Wish, pause: float) -> None:
         self.crew = crew
+        self.name = wish.name
         self.users = 1
         self.leadership: Leadership | None = None
         self.bodies: set[asyncio.Task[object]] = set()
@@ -42,17 +43,24 @@ class Campaign:
     def start(self) -> None:
         """Stand as a candidate."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self.crew.candidacies.append(self)
+
+    def withdraw(self) -> None:
+        """Stand no more, and resign when the bodies have ended."""
+        self._stopped = True
+        self._resigning.set()
+        if self._task and not self.leadership:
+            self._task.cancel()
+        self._changed()
 
     async def stop(self) -> None:
         """Resign if we lead, when the bodies have ended; stand no more."""
-        self._stopped = True
-        self._resigning.set()
+        self.withdraw()
+        if self in self.crew.candidacies:
+            self.crew.candidacies.remove(self)
         if self._task:
-            if not self.leadership:
-                self._task.cancel()
             # Cancelling whoever stops us must not leave a leader behind that nobody looks after.
             await asyncio.wait([self._task])
-        self._changed()
 
     def resign(self) -> None:
         """End the term when the bodies have ended, and stand again after a pause."""

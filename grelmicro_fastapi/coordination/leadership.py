@@ -23,6 +23,11 @@ class Leadership(Guard):
     __slots__ = ()
 
     @property
+    def valid(self) -> bool:
+        """True as long as this process leads: not once the lease may have ended, nor once it began to resign."""
+        return not self._grip.lease.final and super().valid
+
+    @property
     def fencing_token(self) -> int:
         """The number of this term, higher than that of every term before. Raises `NotLeaderError` once it has ended."""
         return self._prove().fence

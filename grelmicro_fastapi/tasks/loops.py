@@ -68,7 +68,11 @@ async def where_we_lead(runner: Runner, schedule: Every | None, election: Leader
     campaign = election.campaign()
     while True:
         runner.health.stage = "standby"
-        leadership = await campaign.elected()
+        try:
+            leadership = await campaign.elected()
+        except NotLeaderError:
+            # This process shuts down and stands no more.
+            return
         try:
             await campaign.run(partial(_lead, runner, schedule), leadership)
         except NotLeaderError:
