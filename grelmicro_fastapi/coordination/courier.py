@@ -62,6 +62,8 @@ class Courier:
         """Read one state. Raises `BackendError` if the store does not show it in the usual time."""
         if self.at_once:
             return await self.store.peek(key)
+        if self._closed:
+            raise closed(sent=False)
         found: asyncio.Future[Snapshot | BackendError] = asyncio.get_running_loop().create_future()
         self._track(self._look(key, found))
         got = await self._wait(found, OPERATION)
@@ -174,14 +176,15 @@ class Courier:
 
     async def _repeat(self, key: str, command: Command, until: float, unless: Callable[[], bool]) -> None:
         pause = 0.05
-        while self.clock.now() < until and not unless():
+        while self.clock.now() < until:
             await sleep(self.clock, pause)
             pause = min(2 * pause, 1.0)
+            if unless():
+                return
             with contextlib.suppress(BackendError):
                 await self.ask(key, command)
                 return
-        if not unless():
-            _log.warning("the store did not take a %s until its lease must have ended", type(command).__name__)
+        _log.warning("the store did not take a %s until its lease must have ended", type(command).__name__)
 
 
 def judge(answer: Answer) -> Reply:

@@ -17,8 +17,8 @@ from grelmicro_fastapi.coordination.identity import mint, owner, seat
 from grelmicro_fastapi.coordination.lane import OPERATION, Parcel
 from grelmicro_fastapi.coordination.state import Acquire, Leave, Mode, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Answer
-from grelmicro_fastapi.coordination.wish import Grant, Wish
-from grelmicro_fastapi.errors import BackendError, LockTimeoutError, StaleGenerationError
+from grelmicro_fastapi.coordination.wish import Grant, Wish, stale
+from grelmicro_fastapi.errors import BackendError, LockTimeoutError
 
 
 class Room(Protocol):
@@ -87,7 +87,8 @@ class Queue:
         waiter.future.cancel()
         del self.waiters[waiter]
         if waiter.parcel and waiter.parcel.left is None:
-            waiter.parcel = None
+            # It was to ask for all of us, perhaps because we were called.
+            self._alarm = -math.inf
             self._landed()
         elif not self.waiters and not self._flying:
             self._rest()
@@ -186,7 +187,7 @@ class Queue:
 
     def _refusal(self, wish: Wish, reply: Reply) -> Exception:
         if reply.verdict is Verdict.MISMATCH:
-            return StaleGenerationError(f"{wish.name!r} is not at generation {wish.expect}: read it again", reply.fence)
+            return stale(wish, reply)
         return BackendError(f"the store refused {wish.name!r}: {reply.verdict.value}")
 
     def _failed(self, waiter: Waiter, error: BackendError) -> None:
