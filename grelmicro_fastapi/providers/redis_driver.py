@@ -32,7 +32,7 @@ class Connection(Protocol):
     async def send_packed_command(self, command: Iterable[bytes], check_health: bool = True) -> None:
         """Send bytes."""
 
-    async def read_response(self, disable_decoding: bool = False) -> Any:
+    async def read_response(self, disable_decoding: bool = False, *, disconnect_on_error: bool = True) -> Any:
         """Read one answer. Raises the error that the server answered with."""
 
     def pack_commands(self, commands: Iterable[Iterable[Word]]) -> list[bytes]:
@@ -169,22 +169,23 @@ class Node:
         self.connecting = connecting
         self._operation = operation
         self._idle: list[Connection] = []
+        self._lent: list[Connection] = []
         self._closed = False
 
-    async def open(self) -> Connection:
-        """A connection for somebody else to use and to hang up. Raises `BackendError`."""
-        connection: Connection | None = None
-        try:
-            async with asyncio.timeout(self.connecting):
-                connection = await self._dial()
-                await connection.connect()
-        except BaseException as error:
-            if connection:
-                await hang_up(connection)
-            if isinstance(error, self.driver.lost):
-                raise unreachable(error, sent=False) from error
-            raise
+    async def lend(self) -> Connection:
+        """A connection for somebody else to use. It is hung up should this server lose its office.
+
+        Raises `BackendError`.
+        """
+        connection = await self._open()
+        self._lent.append(connection)
         return connection
+
+    async def take_back(self, connection: Connection) -> None:
+        """Hang it up."""
+        if connection in self._lent:
+            self._lent.remove(connection)
+        await hang_up(connection)
 
     async def exchange(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         """Send commands in one write and return the answers; an error that the server answered with is one of them.
@@ -203,7 +204,12 @@ class Node:
                 raise unreachable(error, sent=True) from error
             raise
         demoted = any(isinstance(answer, Exception) and self.driver.code(answer) == "READONLY" for answer in answers)
-        if demoted or self._closed or not connection.is_connected:
+        if demoted:
+            # Another server took over: nothing is written here, and nothing worth hearing is said here any more.
+            for each in (connection, *self._idle, *self._lent):
+                await hang_up(each)
+            self._idle.clear()
+        elif self._closed or not connection.is_connected:
             await hang_up(connection)
         else:
             self._idle.append(connection)
@@ -263,7 +269,21 @@ class Node:
                 await hang_up(connection)
                 raise
             await hang_up(connection)
-        return await self.open()
+        return await self._open()
+
+    async def _open(self) -> Connection:
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(self.connecting):
+                connection = await self._dial()
+                await connection.connect()
+        except BaseException as error:
+            if connection:
+                await hang_up(connection)
+            if isinstance(error, self.driver.lost):
+                raise unreachable(error, sent=False) from error
+            raise
+        return connection
 
     async def _read(self, connection: Connection) -> Any:
         try:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from grelmicro_fastapi.errors import BackendError
-from grelmicro_fastapi.providers.redis_driver import REFUSALS, Connection, Node, hang_up, unreachable
+from grelmicro_fastapi.providers.redis_driver import REFUSALS, Connection, Node, unreachable
 
 QUIET = 10.0
 """After so many seconds of silence the server is asked whether it is still there."""
@@ -28,13 +28,13 @@ class Line:
         self._connection: Connection | None = None
 
     async def __aenter__(self) -> Self:
-        self._connection = await self._node.open()
+        self._connection = await self._node.lend()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         connection, self._connection = self._connection, None
         if connection:
-            await hang_up(connection)
+            await self._node.take_back(connection)
 
     async def say(self, *words: str) -> None:
         """Send a command, such as SUBSCRIBE; what comes of it is among what is heard."""
@@ -51,9 +51,9 @@ class Line:
         while True:
             try:
                 async with asyncio.timeout(self._node.connecting if asked else self._quiet):
-                    kind, channel, *content = await self._open().read_response(disable_decoding=True)
+                    kind, channel, *content = await self._read()
             except TimeoutError as silence:
-                # The timeout is ours: the connection has none. It may be half open.
+                # The connection may be half open.
                 if asked or not self._open().is_connected:
                     raise unreachable(silence, sent=True) from silence
                 await self.say("PING")
@@ -67,6 +67,11 @@ class Line:
             asked = False
             if kind != b"pong":
                 yield kind.decode(), channel, content[0]
+
+    async def _read(self) -> list[Any]:
+        # A read that our timeout ends loses nothing.
+        heard: list[Any] = await self._open().read_response(disable_decoding=True, disconnect_on_error=False)
+        return heard
 
     def _open(self) -> Connection:
         if self._connection is None:

