@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from grelmicro_fastapi.coordination.store import Woken
 from grelmicro_fastapi.errors import BackendError
-from grelmicro_fastapi.providers.redis_driver import Node
 from grelmicro_fastapi.providers.redis_line import DeafError, Line
+from grelmicro_fastapi.providers.redis_node import Node
 from grelmicro_fastapi.providers.redis_site import Cluster
 from grelmicro_fastapi.providers.redis_wire import wake
 

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from grelmicro_fastapi.errors import BackendError
-from grelmicro_fastapi.providers.redis_driver import REFUSALS, Connection, Node, unreachable
+from grelmicro_fastapi.providers.redis_driver import REFUSALS, Connection
+from grelmicro_fastapi.providers.redis_node import Node, unreachable
 
 QUIET = 10.0
 """After so many seconds of silence the server is asked whether it is still there."""

@@ -9,7 +9,8 @@ from grelmicro_fastapi.coordination.store import Scope
 from grelmicro_fastapi.errors import SettingsValidationError
 from grelmicro_fastapi.providers.base import Provider
 from grelmicro_fastapi.providers.redis_address import Address, find
-from grelmicro_fastapi.providers.redis_driver import Connection, Dial, Driver, Node, Pool
+from grelmicro_fastapi.providers.redis_driver import Connection, Driver, Pool
+from grelmicro_fastapi.providers.redis_node import Dial, Node
 from grelmicro_fastapi.providers.redis_sentinel import dial
 from grelmicro_fastapi.providers.redis_site import Cluster, OneServer
 from grelmicro_fastapi.providers.redis_store import RedisStore

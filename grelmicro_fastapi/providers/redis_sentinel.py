@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from grelmicro_fastapi.errors import BackendError
-from grelmicro_fastapi.providers.redis_driver import Connection, Dial, Driver, Node
+from grelmicro_fastapi.providers.redis_driver import Connection, Driver
+from grelmicro_fastapi.providers.redis_node import Dial, Node
 
 _PATIENCE = 0.5
 """Seconds for one Sentinel: the next one may know more."""

@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from grelmicro_fastapi.errors import BackendError
-from grelmicro_fastapi.providers.redis_driver import Dial, Driver, Node
+from grelmicro_fastapi.providers.redis_driver import Driver
+from grelmicro_fastapi.providers.redis_node import Dial, Node
 from grelmicro_fastapi.providers.redis_wire import Word
 
 SLOTS = 16_384

@@ -1,0 +1,167 @@
+"""One server, and our connections to it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from grelmicro_fastapi.errors import BackendError
+from grelmicro_fastapi.providers.redis_driver import REFUSALS, Connection, Driver
+from grelmicro_fastapi.providers.redis_wire import SCRIPT, SHA, Word
+
+Dial = Callable[[], Awaitable[Connection]]
+
+
+class Node:
+    """One server: the connections to it that are idle, and how to make another.
+
+    `dial` makes one that is not connected; it may have to find out first where to. What a script wrote counts only
+    when so many `replicas` have it.
+    """
+
+    def __init__(self, driver: Driver, dial: Dial, connecting: float, operation: float, replicas: int = 0) -> None:
+        self.driver = driver
+        self._replicas = replicas
+        self._dial = dial
+        self.connecting = connecting
+        self._operation = operation
+        self._idle: list[Connection] = []
+        self._lent: list[Connection] = []
+        self._closed = False
+
+    async def lend(self) -> Connection:
+        """A connection for somebody else to use. It is hung up should this server lose its office.
+
+        Raises `BackendError`.
+        """
+        connection = await self._open()
+        self._lent.append(connection)
+        return connection
+
+    async def take_back(self, connection: Connection) -> None:
+        """Hang it up."""
+        if connection in self._lent:
+            self._lent.remove(connection)
+        await hang_up(connection)
+
+    async def exchange(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Send commands in one write and return the answers; an error that the server answered with is one of them.
+
+        Raises `BackendError` if any answer is missing. A connection of which an answer is still due is hung up, so
+        cancelling this leaves none behind that would give the next caller somebody else's answer.
+        """
+        connection = await self._take()
+        try:
+            async with asyncio.timeout(self._operation):
+                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                answers = [await self._read(connection) for _ in commands]
+        except BaseException as error:
+            await hang_up(connection)
+            if isinstance(error, self.driver.lost):
+                raise unreachable(error, sent=True) from error
+            raise
+        demoted = any(isinstance(answer, Exception) and self.driver.code(answer) == "READONLY" for answer in answers)
+        if demoted:
+            # Another server took over: nothing is written here, and nothing worth hearing is said here any more.
+            for each in (connection, *self._idle, *self._lent):
+                await hang_up(each)
+            self._idle.clear()
+        elif self._closed or not connection.is_connected:
+            await hang_up(connection)
+        else:
+            self._idle.append(connection)
+        return answers
+
+    async def run(self, calls: Sequence[Sequence[Word]], before: Sequence[Word] = ()) -> list[Any]:
+        """Run the script with each of these arguments, after the command `before` each time if there is one.
+
+        A server that does not know the script is sent it. Raises `BackendError` if any answer is missing.
+        """
+        answers = await self._run([("EVALSHA", SHA, *call) for call in calls], before)
+        unknown = [place for place, answer in enumerate(answers) if self._is(answer, "NOSCRIPT")]
+        if unknown:
+            # The first brings the script along, the others find it.
+            again: list[tuple[Word, ...]] = [("EVALSHA", SHA, *calls[place]) for place in unknown]
+            again[0] = ("EVAL", SCRIPT, *calls[unknown[0]])
+            for place, answer in zip(unknown, await self._run(again, before), strict=True):
+                answers[place] = answer
+        return answers
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            with suppress(*self.driver.lost):
+                await connection.disconnect()
+
+    def reopen(self) -> None:
+        """Keep connections again."""
+        self._closed = False
+
+    async def _run(self, commands: Sequence[Sequence[Word]], before: Sequence[Word]) -> list[Any]:
+        said = [word for command in commands for word in (before, command)] if before else [*commands]
+        if self._replicas:
+            said.append(("WAIT", self._replicas, int(self._operation * 500)))
+        answers = await self.exchange(said)
+        taken = answers.pop() if self._replicas else 0
+        if before:
+            answers = answers[1::2]
+        if isinstance(taken, Exception):
+            raise BackendError(f"the server cannot wait for replicas, so use replicas=0: {taken}")
+        if taken < self._replicas:
+            shy = BackendError(f"{taken} of {self._replicas} replicas took it in time")
+            answers = [answer if isinstance(answer, Exception) else shy for answer in answers]
+        return answers
+
+    async def _take(self) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                if not await self.driver.stale(connection):
+                    return connection
+            except self.driver.lost:
+                pass
+            except BaseException:
+                await hang_up(connection)
+                raise
+            await hang_up(connection)
+        return await self._open()
+
+    async def _open(self) -> Connection:
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(self.connecting):
+                connection = await self._dial()
+                await connection.connect()
+        except BaseException as error:
+            if connection:
+                await hang_up(connection)
+            if isinstance(error, self.driver.lost):
+                raise unreachable(error, sent=False) from error
+            raise
+        return connection
+
+    async def _read(self, connection: Connection) -> Any:
+        try:
+            return await connection.read_response(disable_decoding=True)
+        except self.driver.failures as error:
+            if isinstance(error, self.driver.answers) or self.driver.code(error) in REFUSALS:
+                return error
+            raise
+
+    def _is(self, answer: object, code: str) -> bool:
+        return isinstance(answer, Exception) and self.driver.code(answer) == code
+
+
+async def hang_up(connection: Connection) -> None:
+    """Close without waiting for anything."""
+    with suppress(OSError, TimeoutError):
+        await connection.disconnect(nowait=True)
+
+
+def unreachable(error: BaseException, *, sent: bool) -> BackendError:
+    """The error for a server that gave no answer."""
+    problem = BackendError(f"the server gave no answer: {error or type(error).__name__}")
+    problem.sent = sent
+    return problem
