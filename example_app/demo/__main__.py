@@ -37,11 +37,13 @@ def main(app: str = "example_app.main:app") -> int:
         print(f"Starting four workers: uvicorn {app} --workers 4", flush=True)
         with Fleet(app, Path(folder), environment) as fleet:
             print(
-                f"They serve {fleet.url}, locks and data are SQLite files in {folder}, a lease lasts {lease:g} s.\n"
+                f"They serve {fleet.url}, and a lease lasts {lease:g} s.\n"
+                f"Locks and data are SQLite files in {folder}.\n"
                 f"{WRITERS} clients increment {len(SKUS)} articles (read, wait {PAUSE} ms, write),"
                 f" {EDITORS} replace the catalog, {READERS} read it.\n"
-                f"Meanwhile, try:  curl {fleet.url}/stock/apple    curl -X POST {fleet.url}/stock/fig/increment\n"
-                f"                 {fleet.url}/docs    Ctrl-C ends it."
+                f"Meanwhile, try:  curl -X POST {fleet.url}/stock/fig/increment\n"
+                f"                 {fleet.url}/docs\n"
+                "Ctrl-C ends it."
             )
             return asyncio.run(show(fleet, SqliteProvider(locks), seconds))
 

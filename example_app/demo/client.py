@@ -11,7 +11,7 @@ import httpx
 from example_app.demo.history import Outcome, Update
 
 # Refused means that nothing was done. Any other failure leaves the client in doubt.
-_REFUSALS = (409, 422)
+_REFUSALS = ("lock-contended", "fenced", "shutting-down", "lock-queue-full")
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 
 _LOOKS = 30
@@ -59,8 +59,9 @@ class Client:
             said = answer.json()
             fields = said["quantity"], said["fencing_token"], said["poisoned"]
             return Update(sku, sent, ended, Outcome.ACKNOWLEDGED, *fields, problem="")
-        outcome = Outcome.REFUSED if answer.status_code in _REFUSALS else Outcome.UNKNOWN
-        return Update(sku, sent, ended, outcome, problem=_kind(answer))
+        problem = _kind(answer)
+        outcome = Outcome.REFUSED if problem in _REFUSALS else Outcome.UNKNOWN
+        return Update(sku, sent, ended, outcome, problem=problem)
 
     async def quantity(self, sku: str) -> int:
         """Read a quantity."""

@@ -85,7 +85,7 @@ class Fleet:
             process.kill()
             process.wait()
         # Whoever is left of the session: a worker that its parent lost sight of.
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
 

@@ -1,6 +1,8 @@
 """What becomes of a worker that is killed or stopped while it holds a lock, and of the one that comes after it."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -50,9 +52,10 @@ async def catch(provider: Provider, client: Client, sku: str, request: Coroutine
     return Caught(worker, answer)
 
 
-async def succeed(fleet: Fleet, sku: str) -> Update:
-    """The update of the next writer."""
+async def succeed(fleet: Fleet, sku: str, but: int | None = None) -> Update:
+    """The update of the next writer, at another worker than `but`, which may still take requests to refuse them."""
     async with Client(fleet.url) as client:
+        await client.meet(lambda worker: worker != but)
         return await client.increment(sku)
 
 
@@ -77,7 +80,7 @@ async def frozen(
         caught = await catch(provider, client, sku, request(client))
         fleet.freeze(caught.worker)
         try:
-            successor = await succeed(fleet, sku)
+            successor = await succeed(fleet, sku, but=caught.worker)
         finally:
             fleet.thaw(caught.worker)
         return await caught.answer, successor
@@ -99,3 +102,14 @@ async def test_a_token_asked_for_after_the_worker_was_stopped_is_not_given(fleet
     assert late.status_code == 503
     assert late.json()["type"].endswith(":guard-lost")
     assert successor.outcome is Outcome.ACKNOWLEDGED
+
+
+async def test_a_worker_that_is_told_to_end_finishes_what_it_holds(fleet: Fleet, provider: Provider) -> None:
+    async with Client(fleet.url) as client:
+        caught = await catch(provider, client, "nut", client.increment("nut"))
+        os.kill(caught.worker, signal.SIGTERM)
+        successor = await succeed(fleet, "nut", but=caught.worker)
+        assert (await caught.answer).outcome is Outcome.ACKNOWLEDGED
+    assert successor.outcome is Outcome.ACKNOWLEDGED
+    assert not successor.poisoned
+    assert (successor.quantity, successor.token) == (2, 2)
