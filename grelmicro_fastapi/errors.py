@@ -45,7 +45,10 @@ class BackendError(CoordinationError):
 
 
 class StaleGenerationError(CoordinationError):
-    """A writer landed since the generation the caller expected. `current` is the generation now, or `None`."""
+    """A writer landed since the generation the caller expected, or the resource is poisoned.
+
+    `current` is the generation now, or `None` while it is poisoned: nobody knows what it holds.
+    """
 
     def __init__(self, message: str, current: int | None = None) -> None:
         super().__init__(message)

@@ -17,12 +17,11 @@ from grelmicro_fastapi.coordination.register import Register
 from grelmicro_fastapi.coordination.state import Acquire, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Ask, Store
 from grelmicro_fastapi.coordination.waiting import Waiting
-from grelmicro_fastapi.coordination.wish import Grant, Wish, trusted_until
+from grelmicro_fastapi.coordination.wish import Grant, Wish, stale, trusted_until
 from grelmicro_fastapi.errors import (
     BackendError,
     DrainingError,
     LockTimeoutError,
-    StaleGenerationError,
 )
 
 _log = logging.getLogger("grelmicro_fastapi.coordination")
@@ -127,7 +126,7 @@ class Crew:
         if reply.verdict is Verdict.GRANTED:
             return self._checked(wish, Grant(token, asked, reply))
         if reply.verdict is Verdict.MISMATCH:
-            raise StaleGenerationError(f"{wish.name!r} is not at generation {wish.expect}: read it again", reply.fence)
+            raise stale(wish, reply)
         late = LockTimeoutError(f"{wish.name!r} is held by somebody else: wait, or try again later")
         late.retry_after = reply.retry / 1000 if reply.retry else None
         raise late

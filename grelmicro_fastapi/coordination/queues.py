@@ -182,8 +182,11 @@ class Queue:
                 self._held = False
             else:
                 waiter.future.set_result(Grant(waiter.token, waiter.asked, reply))
-        elif not waiter.future.done():
-            waiter.future.set_exception(self._refusal(waiter.wish, reply))
+        else:
+            # It was not held that stood in the way of this one, so the next one asks at once.
+            self._held, self._retry = False, 0
+            if not waiter.future.done():
+                waiter.future.set_exception(self._refusal(waiter.wish, reply))
 
     def _refusal(self, wish: Wish, reply: Reply) -> Exception:
         if reply.verdict is Verdict.MISMATCH:

@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 from grelmicro_fastapi.coordination.state import Mode, Reply
+from grelmicro_fastapi.errors import StaleGenerationError
 
 
 class Wish(NamedTuple):
@@ -46,3 +47,9 @@ class Grant(NamedTuple):
 def trusted_until(wish: Wish, asked: float) -> float:
     """Until when a lease asked for at that time is certainly ours: less 1 % + 2 ms, for clocks drift."""
     return asked + min(wish.lease * 0.99 - 0.002, wish.trust)
+
+
+def stale(wish: Wish, reply: Reply) -> StaleGenerationError:
+    """Say that the generation is not the expected one, and which it is: none, while the resource is poisoned."""
+    current = None if reply.poisoned else reply.fence
+    return StaleGenerationError(f"{wish.name!r} is not at generation {wish.expect}: read it again", current)

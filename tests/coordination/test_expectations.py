@@ -1,0 +1,45 @@
+"""Writers that expect a generation."""
+
+import asyncio
+
+import pytest
+
+from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock
+from grelmicro_fastapi.errors import StaleGenerationError
+from grelmicro_fastapi.providers.memory import MemoryProvider
+from grelmicro_fastapi.testing.clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_writers_that_are_refused_for_their_generation_keep_nobody_waiting() -> None:
+    memory = MemoryProvider(clock=ManualClock())
+    async with memory:
+        catalog = ReadWriteLock("catalog", backend=memory)
+
+        async def write() -> bool:
+            try:
+                guard = await catalog.write.acquire(expect=0)
+            except StaleGenerationError as stale:
+                assert stale.current == 1
+                return False
+            await asyncio.sleep(0)
+            await guard.release()
+            return True
+
+        # Time stands still: whoever had to wait for it would wait for ever.
+        async with asyncio.timeout(5):
+            won = await asyncio.gather(*[asyncio.create_task(write()) for _ in range(50)])
+        assert won.count(True) == 1
+
+
+async def test_nobody_knows_the_generation_while_poisoned() -> None:
+    memory = MemoryProvider(clock=ManualClock())
+    async with memory:
+        catalog = ReadWriteLock("catalog", backend=memory)
+        await (await catalog.write.acquire()).release(poison=True)
+        for expect in (0, 1):
+            with pytest.raises(StaleGenerationError) as refused:
+                await catalog.write.acquire(expect=expect)
+            assert refused.value.current is None
+        assert (await catalog.state()).generation == 1
