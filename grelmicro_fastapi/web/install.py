@@ -1,18 +1,22 @@
 """What an app gets besides its locks: whole answers to errors, entity tags, OpenAPI, and the lint at start-up."""
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
-from grelmicro_fastapi.errors import GrelmicroError
+from grelmicro_fastapi.errors import CoordinationError, GrelmicroError
 from grelmicro_fastapi.web.conditional import EntityTags, NotModified
+from grelmicro_fastapi.web.lint import lint
+from grelmicro_fastapi.web.openapi import document
 from grelmicro_fastapi.web.problems import Problem, answer
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]
@@ -26,11 +30,13 @@ class Opens(Protocol):
         ...
 
 
+_log = logging.getLogger("grelmicro_fastapi.lint")
+
 _installed: WeakKeyDictionary[Starlette, Opens] = WeakKeyDictionary()
 
 
-def install(app: Starlette, micro: Opens) -> None:
-    """Install once. The second time it does nothing.
+def install(app: Starlette, micro: Opens, *, strict: bool = False) -> None:
+    """Install once. The second time it does nothing. If `strict`, the app does not start on a finding of the lint.
 
     Raises `ValueError` if another one is installed, `RuntimeError` if the app has served already: it would not notice.
     """
@@ -48,14 +54,17 @@ def install(app: Starlette, micro: Opens) -> None:
             app.add_exception_handler(errors, cast("ExceptionHandler", handler))
     # Innermost: authentication and compression go first.
     app.user_middleware.append(Middleware(EntityTags))
-    app.router.lifespan_context = _around(cast("Lifespan", app.router.lifespan_context), micro)
+    if isinstance(app, FastAPI):
+        document(app)
+    app.router.lifespan_context = _around(cast("Lifespan", app.router.lifespan_context), micro, strict)
 
 
-def _around(inner: Lifespan, micro: Opens) -> Lifespan:
+def _around(inner: Lifespan, micro: Opens, strict: bool) -> Lifespan:
     """Run the user's lifespan inside ours, so that it may use locks."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[Mapping[str, Any], None]:
+        _report(app, strict)
         async with micro.lifespan(app) as ours:
             if inner == micro.lifespan:
                 yield ours
@@ -65,6 +74,14 @@ def _around(inner: Lifespan, micro: Opens) -> Lifespan:
                 yield {**(theirs or {}), **ours}
 
     return lifespan
+
+
+def _report(app: Starlette, strict: bool) -> None:
+    findings = lint(app)
+    if findings and strict:
+        raise CoordinationError("guards are used in ways that go badly:\n" + "\n".join(map(str, findings)))
+    for finding in findings:
+        _log.warning("%s", finding, extra={"finding": finding.code})
 
 
 async def _not_modified(conn: HTTPConnection, error: Exception) -> Response:
