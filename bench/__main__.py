@@ -31,9 +31,13 @@ async def run(chosen: list[str], rounds: int) -> None:
         rows: list[Row] = []
         for name in chosen:
             rows += await stack.enter_async_context(CASES[name]())
-        results = await measure(rows, rounds, lambda done: print(f"\rround {done}", end="", file=sys.stderr))
-    print(file=sys.stderr)
+        results = await measure(rows, rounds, _progress)
     print(report.table(results))
+
+
+def _progress(done: int) -> None:
+    if sys.stderr.isatty():
+        print(f"round {done}", end="\r", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def main(app: str = "example_app.main:app") -> int:
         print(f"Starting four workers: uvicorn {app} --workers 4", flush=True)
         with Fleet(app, Path(folder), environment) as fleet:
             print(
-                f"They serve {fleet.url}, and a lease lasts {lease:g} s.\n"
+                f"They serve {fleet.url}, and a lease lasts {lease:.1f} s.\n"
                 f"Locks and data are SQLite files in {folder}.\n"
                 f"{WRITERS} clients increment {len(SKUS)} articles (read, wait {PAUSE} ms, write),"
                 f" {EDITORS} replace the catalog, {READERS} read it.\n"
