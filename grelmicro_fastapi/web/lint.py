@@ -84,22 +84,17 @@ def _unlocked_stream(route: GuardedRoute) -> Iterator[Finding]:
 
 def _commit_after_unlock(route: GuardedRoute) -> Iterator[Finding]:
     writes = [one for one in route.guards if one.options.mode != "read" and one.options.hold == "handler"]
-    if not writes:
-        return
+    taken = False
     for dependant in solved(route.dependant):
         call = dependant.call
-        if (
-            call is None
-            or isinstance(call, GuardDependency)
-            or dependant.scope == "function"
-            or not _is_generator(call)
-        ):
-            continue
-        if _COMMITS.search(_source_of(call)):
+        taken = taken or guard_of(dependant) in writes
+        # What ends with the handler ends in reverse: a session opened under the lock ends before the lock does.
+        in_time = dependant.scope == "function" and taken
+        if writes and call and not in_time and _is_generator(call) and _COMMITS.search(_source_of(call)):
             yield Finding(
                 "commit-after-unlock", route.label, repr(writes[0]),
-                f"{_name(call)} commits when the response is sent, after the lock is released",
-                'say hold="response" in the guard, or Depends(..., scope="function") for the session',
+                f"{_name(call)} commits after the lock is released",
+                'say hold="response" in the guard, or Depends(..., scope="function") for a session after the guard',
             )  # fmt: skip
 
 
