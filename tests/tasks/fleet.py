@@ -1,5 +1,6 @@
 """Several processes of a fleet, each with a crew of its own, over one memory and one clock."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -43,7 +44,26 @@ class Process(MemoryProvider):
 
 @asynccontextmanager
 async def fleet(count: int) -> AsyncIterator[tuple[ManualClock, list[Process]]]:
+    """So many processes. Time stands still until the test moves it, and flies once the test is over."""
     clock = ManualClock()
     memory = MemoryProvider(clock=clock)
-    async with AsyncExitStack() as stack:
-        yield clock, [await stack.enter_async_context(Process(memory)) for _ in range(count)]
+    flights = [asyncio.create_task(_fly(clock, after=10))]
+    try:
+        async with AsyncExitStack() as stack:
+            processes = [await stack.enter_async_context(Process(memory)) for _ in range(count)]
+            try:
+                yield clock, processes
+            finally:
+                # What is still to be undone is tried again after pauses.
+                flights.append(asyncio.create_task(_fly(clock)))
+    finally:
+        for flight in flights:
+            flight.cancel()
+        await asyncio.gather(*flights, return_exceptions=True)
+
+
+async def _fly(clock: ManualClock, *, after: float = 0) -> None:
+    """A test that failed in the middle must end, although what it leaves behind waits for time to go on."""
+    await asyncio.sleep(after)
+    while True:
+        await clock.advance(0.5)
