@@ -1,9 +1,12 @@
 """Real processes: `uvicorn --workers 4`, on every store that several processes can share."""
 
+import asyncio
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from example_app.demo.fleet import Fleet
@@ -24,7 +27,20 @@ def _valkey(request: Ask) -> str:
     return str(server.url)
 
 
-STORES: dict[str, Callable[[Ask], str]] = {"sqlite": _sqlite, "valkey": _valkey}
+def _postgres(request: Ask) -> str:
+    server = request.getfixturevalue("postgres")
+    name = f"shop_{secrets.token_hex(4)}"
+
+    async def make() -> None:
+        connection: asyncpg.Connection = await asyncpg.connect(server.url)
+        await connection.execute(f"CREATE DATABASE {name}")
+        await connection.close()
+
+    asyncio.run(make())
+    return f"{server.url.rpartition('/')[0]}/{name}"
+
+
+STORES: dict[str, Callable[[Ask], str]] = {"sqlite": _sqlite, "valkey": _valkey, "postgres": _postgres}
 """How to get the URL of an empty place in each store."""
 
 
