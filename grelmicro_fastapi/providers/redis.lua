@@ -14,6 +14,7 @@
 local VERSION, GRAVE = 1, 30000
 local GRANTED, HELD, GONE, BURIED, MISMATCH, LATE, EARLY = 1, 2, 3, 4, 5, 6, 7
 local WIDTH = {A = 8, N = 2, D = 2, R = 3, U = 1, L = 1, T = 2, F = 0, M = 0, V = 0, P = 1, X = 1}
+local NAMES_A_TOKEN = {A = true, N = true, D = true, R = true, U = true}
 local CHUNK = 1000
 
 local key, floor = KEYS[1], KEYS[2]
@@ -32,21 +33,7 @@ end
 
 -- Load ---------------------------------------------------------------------------------------------------------------
 
-local fields = {'v', 'fence', 'poison', 'claimant', 'touched', 'writer', 'seats', 'lease'}
-local firm = false -- does anything else than an Acquire travel here? It must work in a full memory too
-do
-  local at, last = 5, 8
-  while ARGV[at] do
-    local op = ARGV[at]
-    if op ~= 'A' then firm = true end
-    if op ~= 'L' and op ~= 'P' and op ~= 'X' and WIDTH[op] > 0 then
-      fields[last + 1], fields[last + 2] = 'r:' .. ARGV[at + 2], 'g:' .. ARGV[at + 2]
-      last = last + 2
-    end
-    at = at + 2 + WIDTH[op]
-  end
-end
-local raw = call('HMGET', key, unpack(fields))
+local raw = call('HMGET', key, 'v', 'fence', 'poison', 'claimant', 'touched', 'writer', 'seats', 'lease')
 
 local known = raw[1] and true
 if not known and call('EXISTS', key) == 1 then
@@ -87,8 +74,25 @@ if raw[8] then
   local a, b, c, d, e = match(raw[8], '^(%d+) (%d+) (%d+) (%d) (%d+)$')
   readers, graves, latest, exact, earliest = tonumber(a), tonumber(b), tonumber(c), d == '1', tonumber(e)
 end
-for i = 9, #fields do
-  leases[fields[i]] = raw[i] and tonumber(raw[i])
+
+-- Anything else than an Acquire must work in a full memory too.
+local firm, tokens = false, {}
+do
+  local at = 5
+  while ARGV[at] do
+    local op = ARGV[at]
+    if op ~= 'A' then firm = true end
+    if raw[8] and NAMES_A_TOKEN[op] then
+      tokens[#tokens + 1], tokens[#tokens + 2] = 'r:' .. ARGV[at + 2], 'g:' .. ARGV[at + 2]
+    end
+    at = at + 2 + WIDTH[op]
+  end
+end
+if #tokens > 0 then
+  local ends = call('HMGET', key, unpack(tokens))
+  for i, field in ipairs(tokens) do
+    leases[field] = ends[i] and tonumber(ends[i])
+  end
 end
 
 -- Readers and graves -------------------------------------------------------------------------------------------------
@@ -141,88 +145,128 @@ end
 -- Who goes next (turns.py) -------------------------------------------------------------------------------------------
 
 local wakes, claim -- of the command at hand
+local queue
 
-local function lapsed(seat)
-  return 0 < seat.called and seat.called <= now
-end
+-- Made when it is needed: most locks are free most of the time, and to make a function takes longer than to run it.
+local function waiting()
+  if queue then return queue end
 
-local function summon(seat)
-  local window = max(claim, seat.grace)
-  seat.called = now + window
-  wakes[#wakes + 1], wakes[#wakes + 2] = seat.id, 0
-  return window
-end
-
-local function first_writer(from)
-  for i = from, #seats do
-    if seats[i].mode == 'w' and not lapsed(seats[i]) then return i end
+  local function lapsed(seat)
+    return 0 < seat.called and seat.called <= now
   end
-  return nil
-end
 
-local function blocked_until(id, mode)
-  if writer then return writer.ends end
-  if mode == 'w' and readers > 0 then
-    if not exact then sweep() end
-    return latest
+  local function summon(seat)
+    local window = max(claim, seat.grace)
+    seat.called = now + window
+    wakes[#wakes + 1], wakes[#wakes + 2] = seat.id, 0
+    return window
   end
-  local turns, ahead, seen = 0, 0, false
-  for _, other in ipairs(seats) do
-    if other.id == id then
-      if other.turn then return 0 end
-      seen = true
-    elseif other.mode == 'r' then
-      if other.turn and other.called > now then turns = max(turns, other.called) end
-    elseif not seen and ahead == 0 and not lapsed(other) then
-      ahead = other.called > 0 and other.called or other.ends
+
+  local function first_writer(from)
+    for i = from, #seats do
+      if seats[i].mode == 'w' and not lapsed(seats[i]) then return i end
     end
+    return nil
   end
-  -- Turns hold readers back only by way of the writer who waits for them.
-  return turns > 0 and (ahead > 0 or mode == 'w') and turns or ahead
-end
 
-local function writer_leaves()
-  writer = nil
-  for _, seat in ipairs(seats) do
-    if seat.mode == 'r' then
-      seat.turn = true
-      summon(seat)
+  local function blocked_until(id, mode)
+    if writer then return writer.ends end
+    if mode == 'w' and readers > 0 then
+      if not exact then sweep() end
+      return latest
     end
+    local turns, ahead, seen = 0, 0, false
+    for _, other in ipairs(seats) do
+      if other.id == id then
+        if other.turn then return 0 end
+        seen = true
+      elseif other.mode == 'r' then
+        if other.turn and other.called > now then turns = max(turns, other.called) end
+      elseif not seen and ahead == 0 and not lapsed(other) then
+        ahead = other.called > 0 and other.called or other.ends
+      end
+    end
+    -- Turns hold readers back only by way of the writer who waits for them.
+    return turns > 0 and (ahead > 0 or mode == 'w') and turns or ahead
   end
-end
 
-local function call_next()
-  if writer then return end
-  local first, turns = first_writer(1), 0
-  for i, seat in ipairs(seats) do
-    if seat.mode == 'r' then
-      if seat.turn then
-        turns = max(turns, seat.called - now)
-      elseif (not first or i < first) and seat.called == 0 then
+  -- A writer left: every reader that waits has its turn.
+  local function turns()
+    for _, seat in ipairs(seats) do
+      if seat.mode == 'r' then
+        seat.turn = true
         summon(seat)
       end
     end
   end
-  if not first or seats[first].called > 0 or readers > 0 then return end
-  if turns > 0 then
-    wakes[#wakes + 1], wakes[#wakes + 2] = seats[first].id, turns
-  else
-    turns = summon(seats[first])
+
+  local function call_next()
+    if writer then return end
+    local first, turns = first_writer(1), 0
+    for i, seat in ipairs(seats) do
+      if seat.mode == 'r' then
+        if seat.turn then
+          turns = max(turns, seat.called - now)
+        elseif (not first or i < first) and seat.called == 0 then
+          summon(seat)
+        end
+      end
+    end
+    if not first or seats[first].called > 0 or readers > 0 then return end
+    if turns > 0 then
+      wakes[#wakes + 1], wakes[#wakes + 2] = seats[first].id, turns
+    else
+      turns = summon(seats[first])
+    end
+    local second = first_writer(first + 1)
+    if second then
+      wakes[#wakes + 1], wakes[#wakes + 2] = seats[second].id, turns
+      return
+    end
+    for i = first + 1, #seats do
+      if seats[i].called == 0 then wakes[#wakes + 1], wakes[#wakes + 2] = seats[i].id, turns end
+    end
   end
-  local second = first_writer(first + 1)
-  if second then
-    wakes[#wakes + 1], wakes[#wakes + 2] = seats[second].id, turns
-    return
+
+  local function give_up(id)
+    for i = #seats, 1, -1 do
+      if seats[i].id == id then table.remove(seats, i) end
+    end
   end
-  for i = first + 1, #seats do
-    if seats[i].called == 0 then wakes[#wakes + 1], wakes[#wakes + 2] = seats[i].id, turns end
+
+  local function settle(seat, more)
+    if not more then
+      give_up(seat)
+      return false
+    end
+    for _, other in ipairs(seats) do
+      if other.id == seat then return true end
+    end
+    return false
   end
+
+  local function refuse(seat, mode, place)
+    for _, other in ipairs(seats) do
+      if other.id == seat then
+        other.ends = now + place
+        if lapsed(other) then other.grace = math.min(2 * max(claim, other.grace), place) end
+        other.called = 0
+        return
+      end
+    end
+    seats[#seats + 1] = {id = seat, mode = mode, turn = false, ends = now + place, called = 0, grace = 0}
+  end
+
+  queue = {
+    blocked_until = blocked_until, turns = turns, call_next = call_next, give_up = give_up, settle = settle,
+    refuse = refuse,
+  }
+  return queue
 end
 
-local function give_up(id)
-  for i = #seats, 1, -1 do
-    if seats[i].id == id then table.remove(seats, i) end
-  end
+local function writer_leaves()
+  writer = nil
+  if #seats > 0 then waiting().turns() end
 end
 
 -- The commands (rules.py). Each returns verdict, poisoned, seated ----------------------------------------------------
@@ -244,15 +288,7 @@ local function bury()
 end
 
 local function settle(seat, more)
-  if #seats == 0 or seat == '' then return false end
-  if not more then
-    give_up(seat)
-    return false
-  end
-  for _, other in ipairs(seats) do
-    if other.id == seat then return true end
-  end
-  return false
+  return #seats > 0 and seat ~= '' and waiting().settle(seat, more)
 end
 
 local function stay(field, ttl)
@@ -274,17 +310,9 @@ local function acquire(token, mode, ttl, seat, place, more, expect, note)
     return verdict, bad, settle(seat, more)
   end
   if expect and (fence ~= expect or poisoned) then return MISMATCH, poisoned end
-  if blocked_until(seat, mode) > 0 then
+  if writer or mode == 'w' and readers > 0 or #seats > 0 and waiting().blocked_until(seat, mode) > 0 then
     if seat == '' then return HELD end
-    for _, other in ipairs(seats) do
-      if other.id == seat then
-        other.ends = now + place
-        if lapsed(other) then other.grace = math.min(2 * max(claim, other.grace), place) end
-        other.called = 0
-        return HELD, false, true
-      end
-    end
-    seats[#seats + 1] = {id = seat, mode = mode, turn = false, ends = now + place, called = 0, grace = 0}
+    waiting().refuse(seat, mode, place)
     return HELD, false, true
   end
   local found = poisoned
@@ -297,27 +325,6 @@ local function acquire(token, mode, ttl, seat, place, more, expect, note)
   end
   touched = now
   return GRANTED, found, settle(seat, more)
-end
-
-local function renew(token, ttl)
-  if writer and writer.token == token then
-    writer.ends = max(writer.ends, now + ttl)
-    return GRANTED, writer.poisoned
-  end
-  if leases['r:' .. token] then return stay('r:' .. token, ttl) end
-  return GONE
-end
-
-local function downgrade(token, ttl)
-  local field = 'r:' .. token
-  if writer and writer.token == token then
-    keep(field, max(writer.ends, now + ttl))
-    touched = now
-    writer_leaves()
-    return GRANTED, poisoned
-  end
-  if leases[field] then return stay(field, ttl) end
-  return GONE
 end
 
 local function release(token, min_hold, poison)
@@ -337,62 +344,95 @@ local function release(token, min_hold, poison)
   return GRANTED
 end
 
-local function undo(token)
-  keep('g:' .. token, now + GRAVE)
-  touched = now
-  if writer and writer.token == token then
-    poisoned = writer.poisoned
-    writer_leaves()
-  elseif leases['r:' .. token] then
-    leave_reading('r:' .. token)
-  else
-    return GONE
-  end
-  return GRANTED
-end
-
-local function advance(token, to)
-  if to == fence and token == claimant then return GRANTED end
-  if to > now then return EARLY end
-  if to <= fence then return LATE end
-  fence, claimant, touched = to, token, now
-  return GRANTED
-end
-
-local function force()
-  if not writer and readers == 0 then return GONE end
-  sweep()
-  for field, ends in pairs(leases) do
-    if ends and field:sub(1, 1) == 'r' then leases[field], changed[field] = false, true end
-  end
-  readers, latest, exact = 0, 0, true
-  if graves == 0 then earliest = 0 end
-  if writer then
-    poisoned = poisoned or writer.token ~= ''
-    writer_leaves()
-  end
-  touched = now
-  return GRANTED
-end
-
-local function mend()
-  poisoned, touched = false, now
-  if writer then writer.poisoned = false end
-  return GRANTED
-end
-
-local function purge(idle)
-  local used = writer or readers + graves > 0 or #seats > 0 or poisoned or claimant ~= ''
-  return (used or tonumber(touched) + idle > now) and HELD or GRANTED
-end
-
 local dropped = false
 
--- Not of the law: drops the name where Purge would allow it. What stays is only the fence.
-local function drop(idle)
-  if not known or (not raw[5] and not floor) or purge(idle) ~= GRANTED then return HELD end
-  dropped = true
-  return GRANTED
+-- Made when it is needed, as above.
+local function rare(op, a, b)
+  local function renew(token, ttl)
+    if writer and writer.token == token then
+      writer.ends = max(writer.ends, now + ttl)
+      return GRANTED, writer.poisoned
+    end
+    if leases['r:' .. token] then return stay('r:' .. token, ttl) end
+    return GONE
+  end
+
+  local function downgrade(token, ttl)
+    local field = 'r:' .. token
+    if writer and writer.token == token then
+      keep(field, max(writer.ends, now + ttl))
+      touched = now
+      writer_leaves()
+      return GRANTED, poisoned
+    end
+    if leases[field] then return stay(field, ttl) end
+    return GONE
+  end
+
+  local function undo(token)
+    keep('g:' .. token, now + GRAVE)
+    touched = now
+    if writer and writer.token == token then
+      poisoned = writer.poisoned
+      writer_leaves()
+    elseif leases['r:' .. token] then
+      leave_reading('r:' .. token)
+    else
+      return GONE
+    end
+    return GRANTED
+  end
+
+  local function advance(token, to)
+    if to == fence and token == claimant then return GRANTED end
+    if to > now then return EARLY end
+    if to <= fence then return LATE end
+    fence, claimant, touched = to, token, now
+    return GRANTED
+  end
+
+  local function force()
+    if not writer and readers == 0 then return GONE end
+    sweep()
+    for field, ends in pairs(leases) do
+      if ends and field:sub(1, 1) == 'r' then leases[field], changed[field] = false, true end
+    end
+    readers, latest, exact = 0, 0, true
+    if graves == 0 then earliest = 0 end
+    if writer then
+      poisoned = poisoned or writer.token ~= ''
+      writer_leaves()
+    end
+    touched = now
+    return GRANTED
+  end
+
+  local function mend()
+    poisoned, touched = false, now
+    if writer then writer.poisoned = false end
+    return GRANTED
+  end
+
+  local function purge(idle)
+    local used = writer or readers + graves > 0 or #seats > 0 or poisoned or claimant ~= ''
+    return (used or tonumber(touched) + idle > now) and HELD or GRANTED
+  end
+
+  -- Not of the law: drops the name where Purge would allow it. What stays is only the fence.
+  local function drop(idle)
+    if not known or (not raw[5] and not floor) or purge(idle) ~= GRANTED then return HELD end
+    dropped = true
+    return GRANTED
+  end
+
+  if op == 'N' then return renew(a, tonumber(b)) end
+  if op == 'D' then return downgrade(a, tonumber(b)) end
+  if op == 'U' then return undo(a) end
+  if op == 'T' then return advance(a, tonumber(b)) end
+  if op == 'F' then return force() end
+  if op == 'M' then return mend() end
+  if op == 'P' then return purge(tonumber(a)) end
+  return drop(tonumber(a))
 end
 
 -- Step ---------------------------------------------------------------------------------------------------------------
@@ -410,30 +450,16 @@ do
         tonumber(ARGV[at + 8]), ARGV[at + 9])
     elseif op == 'R' then
       verdict = release(a, tonumber(b), c)
-    elseif op == 'N' then
-      verdict, found = renew(a, tonumber(b))
-    elseif op == 'D' then
-      verdict, found = downgrade(a, tonumber(b))
-    elseif op == 'U' then
-      verdict = undo(a)
     elseif op == 'L' then
-      give_up(a)
+      waiting().give_up(a)
       verdict = GRANTED
-    elseif op == 'T' then
-      verdict = advance(a, tonumber(b))
-    elseif op == 'F' then
-      verdict = force()
-    elseif op == 'M' then
-      verdict = mend()
     elseif op == 'V' then
       verdict = buried and GRANTED or GONE
-    elseif op == 'P' then
-      verdict = purge(tonumber(a))
     else
-      verdict = drop(tonumber(a))
+      verdict, found = rare(op, a, b)
     end
-    if #seats > 0 then call_next() end
-    if verdict == HELD and op == 'A' then retry = max(0, blocked_until(ARGV[at + 5], b) - now) end
+    if #seats > 0 then waiting().call_next() end
+    if verdict == HELD and op == 'A' then retry = max(0, waiting().blocked_until(ARGV[at + 5], b) - now) end
     local reply = {verdict, fence, found and 1 or 0, retry, seated and 1 or 0}
     for i, word in ipairs(wakes) do reply[5 + i] = word end
     for i = 1, #wakes, 2 do told[#told + 1], told[#told + 2] = wakes[i], wakes[i + 1] end

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
-from grelmicro_fastapi.providers.redis_wire import Word
-
 
 class Connection(Protocol):
     """A connection of either library."""
@@ -31,10 +29,6 @@ class Connection(Protocol):
 
     async def read_response(self, disable_decoding: bool = False, *, disconnect_on_error: bool = True) -> Any:
         """Read one answer. Raises the error that the server answered with."""
-
-    def pack_commands(self, commands: Iterable[Iterable[Word]]) -> list[bytes]:
-        """Commands as bytes."""
-        ...
 
 
 class Pool(Protocol):

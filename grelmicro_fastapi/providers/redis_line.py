@@ -7,6 +7,7 @@ from typing import Any, Self
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.redis_driver import REFUSALS, Connection
 from grelmicro_fastapi.providers.redis_node import Node, unreachable
+from grelmicro_fastapi.providers.redis_wire import pack
 
 QUIET = 10.0
 """After so many seconds of silence the server is asked whether it is still there."""
@@ -42,7 +43,7 @@ class Line:
         connection = self._open()
         try:
             async with asyncio.timeout(self._node.connecting):
-                await connection.send_packed_command(connection.pack_commands([words]), check_health=False)
+                await connection.send_packed_command([pack([words])], check_health=False)
         except self._node.driver.lost as error:
             raise unreachable(error, sent=True) from error
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.redis_driver import REFUSALS, Connection, Driver
-from grelmicro_fastapi.providers.redis_wire import SCRIPT, SHA, Word
+from grelmicro_fastapi.providers.redis_wire import SCRIPT, SHA, Word, pack
 
 Dial = Callable[[], Awaitable[Connection]]
 
@@ -53,7 +53,7 @@ class Node:
         connection = await self._take()
         try:
             async with asyncio.timeout(self._operation):
-                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                await connection.send_packed_command([pack(commands)], check_health=False)
                 answers = [await self._read(connection) for _ in commands]
         except BaseException as error:
             await hang_up(connection)

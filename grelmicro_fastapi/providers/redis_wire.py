@@ -43,6 +43,17 @@ _VERDICTS = (
 assert {*Poison} == {"clear", "keep", "set"}, "redis.lua compares these words"
 
 
+def pack(commands: Iterable[Sequence[Word]]) -> bytes:
+    """Commands as they are sent. The libraries take several times as long for it."""
+    parts: list[bytes] = []
+    for command in commands:
+        parts.append(b"*%d\r\n" % len(command))
+        for word in command:
+            data = word if isinstance(word, bytes) else str(word).encode()
+            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
 def words(asks: Iterable[Ask]) -> list[Word]:
     """The arguments that say these commands, all of one key."""
     said: list[Word] = []

@@ -5,9 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from grelmicro_fastapi.coordination.store import Ask
-from grelmicro_fastapi.providers.redis_wire import LOOK, answered, snapshot, words
+from grelmicro_fastapi.providers.redis_wire import LOOK, SCRIPT, answered, snapshot, words
 from tests.coordination.histories import History, Outcome
 from tests.servers.redis import Server
+
+SOURCE = "\n".join(line.strip() for line in SCRIPT.splitlines())
+"""The law without its margins: what a mutant changes does not depend on how deep it stands."""
 
 _names = itertools.count()
 
@@ -34,11 +37,11 @@ def redis_port(server: Server, source: str) -> Iterator[Callable[[History], Sequ
 
 MUTANTS = {
     "a_dead_writer_does_not_poison": (
-        "poisoned = poisoned or writer.token ~= ''\n    writer_leaves()\n  end\n  return",
-        ("writer_leaves()\n  end\n  return"),
+        "poisoned = poisoned or writer.token ~= ''\nwriter_leaves()\nend\nreturn",
+        ("writer_leaves()\nend\nreturn"),
     ),
     "a_cooldown_poisons": (
-        "buried = true\n    poisoned = poisoned or writer.token ~= ''",
+        "buried = true\npoisoned = poisoned or writer.token ~= ''",
         "buried, poisoned = true, true",
     ),
     "a_lease_lives_one_millisecond_longer": (
@@ -48,21 +51,21 @@ MUTANTS = {
     "a_reader_lives_one_millisecond_longer": ("if ends and ends <= now then", "if ends and ends < now then"),
     "readers_are_never_buried": ("local buried = earliest > 0 and earliest <= now and sweep()", "local buried = false"),
     "the_earliest_end_is_not_kept": (
-        "  end\n  if earliest == 0 or ends < earliest then earliest = ends end\nend",
-        "  end\n  if earliest == 0 then earliest = ends end\nend",
+        "if earliest == 0 or ends < earliest then earliest = ends end\nend\n\nlocal function leave",
+        "if earliest == 0 then earliest = ends end\nend\n\nlocal function leave",
     ),
     "the_latest_end_stays_when_its_reader_leaves": ("if leases[field] >= latest then exact = false end", ""),
-    "a_leaving_reader_is_not_counted": ("  readers = readers - 1\n", ""),
+    "a_leaving_reader_is_not_counted": ("readers = readers - 1\n", ""),
     "a_seat_outlives_its_place": ("if seats[i].ends <= now then", "if seats[i].ends < now then"),
     "an_undone_token_is_granted": ("if leases['g:' .. token] then return BURIED end", ""),
     "a_grave_is_dug_for_a_second": ("keep('g:' .. token, now + GRAVE)", "keep('g:' .. token, now + 1000)"),
     "a_resend_shortens_the_lease": (
-        "    if writes then\n      writer.ends = max(writer.ends, now + ttl)",
-        "    if writes then\n      writer.ends = now + ttl",
+        "if writes then\nwriter.ends = max(writer.ends, now + ttl)",
+        "    if writes then\nwriter.ends = now + ttl",
     ),
     "a_renewal_shortens_the_lease": (
-        "if writer and writer.token == token then\n    writer.ends = max(writer.ends, now + ttl)",
-        "if writer and writer.token == token then\n    writer.ends = now + ttl",
+        "if writer and writer.token == token then\nwriter.ends = max(writer.ends, now + ttl)",
+        "if writer and writer.token == token then\nwriter.ends = now + ttl",
     ),
     "expect_forgets_the_poison": ("if expect and (fence ~= expect or poisoned)", "if expect and fence ~= expect"),
     "a_refusal_without_a_seat_leaves_one": ("if seat == '' then return HELD end", ""),
@@ -71,50 +74,50 @@ MUTANTS = {
         "",
     ),
     "the_window_grows_without_end": ("math.min(2 * max(claim, other.grace), place)", "2 * max(claim, other.grace)"),
-    "a_seat_that_asks_stays_called": ("        other.called = 0\n", ""),
-    "the_fence_stands_still": ("    fence = fence + 1\n", ""),
+    "a_seat_that_asks_stays_called": ("other.called = 0\n", ""),
+    "the_fence_stands_still": ("fence = fence + 1\n", ""),
     "a_writer_does_not_take_the_poison_over": (
         "ends = now + ttl, note = note, poisoned = found}",
         "ends = now + ttl, note = note, poisoned = false}",
     ),
-    "poison_stays_behind_its_writer": ("poisoned = found}\n    poisoned = false\n", "poisoned = found}\n"),
+    "poison_stays_behind_its_writer": ("poisoned = found}\npoisoned = false\n", "poisoned = found}\n"),
     "the_note_is_lost": (".. writer.token .. writer.note or ''", ".. writer.token or ''"),
-    "a_grant_keeps_the_seat": ("  if not more then\n    give_up(seat)\n", "  if not more then\n"),
+    "a_grant_keeps_the_seat": ("if not more then\ngive_up(seat)\n", "  if not more then\n"),
     "a_grant_gives_the_seat_up_though_more_follow": ("if not more then", "if true then"),
     "a_downgrade_shortens_the_lease": ("keep(field, max(writer.ends, now + ttl))", "keep(field, now + ttl)"),
     "a_downgrade_keeps_the_writer": (
-        "    touched = now\n    writer_leaves()\n    return GRANTED, poisoned",
-        "    touched = now\n    return GRANTED, poisoned",
+        "touched = now\nwriter_leaves()\nreturn GRANTED, poisoned",
+        "    touched = now\nreturn GRANTED, poisoned",
     ),
     "poison_keep_forgets": ("poisoned = poison == 'set' or writer.poisoned end", "poisoned = poison == 'set' end"),
     "poison_set_is_not_heard": ("poisoned = poison == 'set' or writer.poisoned end", "poisoned = writer.poisoned end"),
     "no_cooldown": ("if min_hold > 0 and writer.since + min_hold > now then", "if false then"),
-    "undo_keeps_the_poison": ("    poisoned = writer.poisoned\n", ""),
+    "undo_keeps_the_poison": ("poisoned = writer.poisoned\n", ""),
     "a_tick_is_claimed_twice": ("if to <= fence then return LATE end", ""),
     "a_tick_is_claimed_early": ("if to > now then return EARLY end", ""),
     "a_tick_is_not_confirmed": ("if to == fence and token == claimant then return GRANTED end", ""),
     "force_does_not_poison": (
-        "  if writer then\n    poisoned = poisoned or writer.token ~= ''\n",
+        "if writer then\npoisoned = poisoned or writer.token ~= ''\n",
         "  if writer then\n",
     ),
-    "force_spares_the_readers": ("leases[field], changed[field] = false, true end\n  end", "end\n  end"),
-    "mend_spares_the_writer": ("  if writer then writer.poisoned = false end\n", ""),
+    "force_spares_the_readers": ("leases[field], changed[field] = false, true end\nend", "end\nend"),
+    "mend_spares_the_writer": ("if writer then writer.poisoned = false end\n", ""),
     "a_claimed_tick_is_purged": (" or poisoned or claimant ~= ''", " or poisoned"),
     "purge_does_not_look_at_the_clock": ("(used or tonumber(touched) + idle > now)", "used"),
-    "a_leaving_writer_gives_no_turns": ("      seat.turn = true\n", ""),
-    "a_leaving_writer_calls_nobody": ("      seat.turn = true\n      summon(seat)\n", "      seat.turn = true\n"),
+    "a_leaving_writer_gives_no_turns": ("seat.turn = true\n", ""),
+    "a_leaving_writer_calls_nobody": ("seat.turn = true\nsummon(seat)\n", "      seat.turn = true\n"),
     "readers_that_wait_are_not_called": (
-        "elseif (not first or i < first) and seat.called == 0 then\n        summon(seat)",
+        "elseif (not first or i < first) and seat.called == 0 then\nsummon(seat)",
         "elseif false then",
     ),
     "readers_behind_a_writer_are_called": ("(not first or i < first) and seat.called == 0", "seat.called == 0"),
     "the_writer_behind_the_readers_has_no_alarm": (
-        "  if turns > 0 then\n    wakes[#wakes + 1], wakes[#wakes + 2] = seats[first].id, turns\n",
+        "if turns > 0 then\nwakes[#wakes + 1], wakes[#wakes + 2] = seats[first].id, turns\n",
         "  if turns > 0 then\n",
     ),
     "who_is_behind_the_writer_has_no_alarm": ("if seats[i].called == 0 then wakes", "if false then wakes"),
     "turns_are_no_reason_for_readers_to_wait": ("turns > 0 and (ahead > 0 or mode == 'w') and turns or ahead", "ahead"),
-    "nobody_is_called": ("if #seats > 0 then call_next() end", ""),
+    "nobody_is_called": ("if #seats > 0 then waiting().call_next() end", ""),
     "a_turn_is_no_turn": ("if other.turn then return 0 end", ""),
     "a_writer_does_not_wait_for_turns": ("then turns = max(turns, other.called) end", "then turns = 0 end"),
     "a_lapsed_seat_holds_others_back": ("and ahead == 0 and not lapsed(other)", "and ahead == 0"),
@@ -125,7 +128,7 @@ MUTANTS = {
     ),
     "a_writer_is_called_before_the_turns_are_over": ("turns = max(turns, seat.called - now)", "turns = 0"),
     "the_second_writer_has_no_alarm": (
-        "if second then\n    wakes[#wakes + 1], wakes[#wakes + 2] = seats[second].id, turns\n",
+        "if second then\nwakes[#wakes + 1], wakes[#wakes + 2] = seats[second].id, turns\n",
         "if second then\n",
     ),
     "integers_go_through_tostring": ("return format('%.0f', number)", "return tostring(number)"),

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grelmicro_fastapi.providers.postgres_schema import SOURCE
-from grelmicro_fastapi.providers.redis_wire import SCRIPT
 from tests.coordination.histories import Batch, History, Outcome, history, tell
 from tests.coordination.port_postgres import MUTANTS as POSTGRES_MUTANTS
 from tests.coordination.port_postgres import postgres_port
 from tests.coordination.port_redis import MUTANTS as REDIS_MUTANTS
+from tests.coordination.port_redis import SOURCE as REDIS_SOURCE
 from tests.coordination.port_redis import redis_port
 
 Run = Callable[[History], Sequence[Outcome]]
@@ -40,7 +40,7 @@ class Port:
 
 
 PORTS = [
-    Port("redis", "valkey_server", SCRIPT, redis_port, REDIS_MUTANTS),
+    Port("redis", "valkey_server", REDIS_SOURCE, redis_port, REDIS_MUTANTS),
     Port("postgres", "postgres", SOURCE, postgres_port, POSTGRES_MUTANTS),
 ]
 
