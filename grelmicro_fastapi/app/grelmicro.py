@@ -146,9 +146,11 @@ class Grelmicro:
         stack, crews = opened.stack, opened.crews
         for store in self._stores:
             await stack.enter_async_context(store)
-            if store.backend not in crews:
-                crews[store.backend] = store.backend.crew()
-                stack.push_async_callback(_vacate, store.backend)
+            elects = store.election if isinstance(store, Coordination) else store
+            for backend in (store.backend, elects.backend):
+                if backend not in crews:
+                    crews[backend] = backend.crew()
+                    stack.push_async_callback(_vacate, backend)
         # From here on the app answers on this loop: what opens now may use its locks.
         context.opened(opened.runtime)
         stack.callback(context.closed, opened.runtime)

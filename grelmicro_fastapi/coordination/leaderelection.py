@@ -9,8 +9,10 @@ from uuid import UUID
 
 from pydantic import model_validator
 
+from grelmicro_fastapi import context
 from grelmicro_fastapi.coordination.backend import Source, crew_of
 from grelmicro_fastapi.coordination.campaign import Campaign
+from grelmicro_fastapi.coordination.coordination import Coordination
 from grelmicro_fastapi.coordination.identity import default_worker
 from grelmicro_fastapi.coordination.leadership import LeaderRecord, Leadership, note, read_record
 from grelmicro_fastapi.coordination.names import LEADER, check_name
@@ -65,8 +67,9 @@ class LeaderElection:
 
     A process stops leading, locally and by a timer, before the store could let another one lead; what it did before
     is told apart by the term's fencing token. It does not promise that a body that ignores its cancellation stops.
-    `backend` and `env_load` are those of `Lock`; the variables are `GREL_LEADERELECTION_{NAME}_*` and
-    `GREL_LEADERELECTION_*`. `metadata` is shown to others in the record. Raises `ValueError` if an option is wrong.
+    `backend` and `env_load` are those of `Lock`, but a `Coordination` may elect on another store than it locks on. The
+    variables are `GREL_LEADERELECTION_{NAME}_*` and `GREL_LEADERELECTION_*`. `metadata` is shown to others in the
+    record. Raises `ValueError` if an option is wrong.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class LeaderElection:
         if campaign:
             campaign.users += 1
             return
-        campaign = self._campaigns[loop] = Campaign(crew_of(self._source), self._wish(), self._settings.retry_interval)
+        campaign = self._campaigns[loop] = Campaign(crew_of(self._where()), self._wish(), self._settings.retry_interval)
         campaign.start()
 
     async def close(self) -> None:
@@ -164,7 +167,7 @@ class LeaderElection:
 
     async def record(self) -> LeaderRecord | None:
         """Ask the store who leads; None if nobody does. Raises `BackendError` if it does not say."""
-        return read_record(await look(self._source, LEADER + self.name))
+        return read_record(await look(self._where(), LEADER + self.name))
 
     def campaign(self) -> Campaign:
         """The candidacy on the running loop. For the library's own rooms."""
@@ -186,6 +189,11 @@ class LeaderElection:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    def _where(self) -> Source | None:
+        """A `Coordination` may elect its leaders on another store than it keeps its locks."""
+        source = context.current().coordination if self._source is None else self._source
+        return source.election if isinstance(source, Coordination) else self._source
 
     def _wish(self) -> Wish:
         settings = self._settings
