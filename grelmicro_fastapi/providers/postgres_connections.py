@@ -12,15 +12,12 @@ from asyncpg import Connection, Record
 from asyncpg.pool import Pool, PoolConnectionProxy
 
 from grelmicro_fastapi.errors import BackendError
+from grelmicro_fastapi.providers.postgres_errors import ERRORS, harmless, unreachable
 
 T = TypeVar("T")
 Link: TypeAlias = "Connection[Record] | PoolConnectionProxy[Record]"
 
-ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""All that the driver raises when something goes wrong."""
 _log = logging.getLogger("grelmicro_fastapi.providers")
-# The statement failed and was rolled back, and the connection is as good as before.
-_HARMLESS = ("22", "23", "40", "54", "55", "57014", "GM")
 
 
 class Connections(Protocol):
@@ -36,6 +33,10 @@ class Connections(Protocol):
 
     def listening(self) -> contextlib.AbstractAsyncContextManager[Link]:
         """Lend a connection to listen on, for long. Raises `BackendError` if there can never be one."""
+        ...
+
+    def uncached(self) -> bool:
+        """Prepare no statements from now on: a pooler loses them. False if that changes nothing."""
         ...
 
     async def close(self) -> None:
@@ -122,7 +123,7 @@ class Held:
         await asyncio.gather(*(link.close(timeout=1) for link in idle), return_exceptions=True)
 
     def uncached(self) -> bool:
-        """Prepare no statements from now on: a pooler loses them. False if that is so already."""
+        """Prepare no statements from now on."""
         if not self._cached:
             return False
         _log.warning("a pooler loses prepared statements: set statement_cache_size=0 on the PostgreSQL provider")
@@ -172,6 +173,10 @@ class Borrowed:
         finally:
             await self._release(link)
 
+    def uncached(self) -> bool:
+        """Whoever made the pool decides that."""
+        return False
+
     async def close(self) -> None:
         """Wait for those on their way back."""
         await self._errands.close()
@@ -185,34 +190,3 @@ class Borrowed:
     async def _release(self, link: Link) -> None:
         with contextlib.suppress(*ERRORS):
             await self._pool.release(cast("PoolConnectionProxy[Record]", link), timeout=self._timeout)
-
-
-def harmless(error: BaseException) -> bool:
-    """Is it certain that the call was rolled back and the connection is clean?"""
-    return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(_HARMLESS)
-
-
-def unreachable(error: BaseException) -> BackendError:
-    """Say why there is no connection. Nothing was sent."""
-    wrapped = BackendError(f"PostgreSQL cannot be reached: {_reason(error)}")
-    wrapped.sent = False
-    return wrapped
-
-
-def refused(error: BaseException) -> BackendError:
-    """Say why there is no verdict, without the details: they may quote a token."""
-    wrapped = BackendError(f"PostgreSQL gave no verdict: {_reason(error)}")
-    code = error.sqlstate or "" if isinstance(error, asyncpg.PostgresError) else ""
-    # An error that the server reports in place of a result means that the transaction was rolled back.
-    wrapped.sent = not (harmless(error) or code.startswith(("25", "26", "3", "42")))
-    return wrapped
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, asyncpg.PostgresError):
-        return f"{type(error).__name__} ({error.sqlstate})"
-    if isinstance(error, TimeoutError):
-        return "it did not answer in time"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{type(error).__name__} ({error.strerror})"
-    return type(error).__name__

@@ -8,13 +8,21 @@ from functools import partial
 from typing import TypeVar
 from zlib import crc32
 
-import asyncpg
 from asyncpg import Record
 
 from grelmicro_fastapi.coordination.state import CLAIM, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask, Scope, Snapshot, Wake, Woken
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
-from grelmicro_fastapi.providers.postgres_connections import ERRORS, Connections, Held, Link, harmless, refused
+from grelmicro_fastapi.providers.postgres_connections import Connections, Link
+from grelmicro_fastapi.providers.postgres_errors import (
+    ERRORS,
+    AgainError,
+    LostError,
+    MissingError,
+    OddError,
+    UnfitError,
+    refused,
+)
 from grelmicro_fastapi.providers.postgres_schema import prepare, quoted
 from grelmicro_fastapi.providers.postgres_wakes import PING, Ear
 from grelmicro_fastapi.providers.postgres_wire import Letter, burial, drop, snapshot
@@ -25,14 +33,6 @@ LANES = 2
 """Batches under way at a time: while one waits for its commit, or for a lock, the other goes on."""
 _PAGE = 128
 _TRIES = 5
-# Serialization failure, deadlock: not applied, and asking again may succeed.
-_AGAIN = ("40001", "40P01")
-# Not read committed, or read only: by default. The procedure makes itself a transaction that is neither.
-_ODD = ("GM001", "25006")
-# A statement that was prepared on another connection of the pooler's.
-_LOST = ("26000", "42P05")
-# No such schema, table or function (any more).
-_MISSING = ("3F000", "42P01", "42883", "42704")
 _CLOCK = "coalesce($1::bigint, floor(extract(epoch from clock_timestamp()) * 1000)::bigint)"
 
 
@@ -69,7 +69,7 @@ class PostgresStore:
     async def open(self) -> None:
         """Connect, and see to the schema. Raises `SettingsValidationError` if it is missing and may not be made."""
         self._opened = True
-        await self._ask(self._see_to_schema)
+        await self._ask(self._see_to_schema, self._timeout)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -81,11 +81,11 @@ class PostgresStore:
         return crc32(key.encode("utf-8", "surrogatepass")) % LANES
 
     async def apply(self, asks: Sequence[Ask]) -> Sequence[Answer]:
-        """Let the law advance each key, all in one transaction."""
+        """Let the law advance each key, all in one transaction. The caller bounds it in time."""
         letter = Letter(asks)
         try:
             reply = await self._send(letter.keys, letter.body)
-        except _UnfitError as unfit:
+        except UnfitError as unfit:
             # What no database takes, such as half a character, spoils the whole transaction. So each goes alone.
             return [unfit] if len(asks) == 1 else [(await self.apply([ask]))[0] for ask in asks]
         answers = letter.answers(reply)
@@ -96,7 +96,7 @@ class PostgresStore:
     async def peek(self, key: str) -> Snapshot:
         """Read one state."""
         query = f"select {self._name}.peek_v1($1, $2)"
-        return snapshot(key, await self._ask(lambda link: link.fetchval(query, key, self._now())))
+        return snapshot(key, await self._ask(lambda link: link.fetchval(query, key, self._now()), self._timeout))
 
     async def keys(self, prefix: str) -> AsyncIterator[str]:
         """Every key that starts with `prefix`, a page at a time."""
@@ -129,7 +129,8 @@ class PostgresStore:
         )
         changed = 0
         async for page in self._pages(query, clocked=True):
-            answers = await self.apply(burial(page, CLAIM))
+            async with asyncio.timeout(self._timeout):
+                answers = await self.apply(burial(page, CLAIM))
             changed += sum(isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED for answer in answers)
         return changed
 
@@ -142,7 +143,7 @@ class PostgresStore:
         gone, span = 0, int(idle * 1000)
         async for page in self._pages(query, span, clocked=True):
             asks = burial(page, CLAIM)
-            reply = await self._send(page, drop(page, span))
+            reply = await self._send(page, drop(page, span), self._timeout)
             answers = Letter(asks).answers(reply)
             gone += sum(isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED for answer in answers)
         return gone
@@ -151,14 +152,14 @@ class PostgresStore:
         last = ""
         while True:
             args = (self._now(), last, *given) if clocked else (last, *given)
-            rows = await self._ask(partial(_rows, query, args))
+            rows = await self._ask(partial(_rows, query, args), self._timeout)
             if not rows:
                 return
             page = [str(row[0]) for row in rows]
             yield page
             last = page[-1]
 
-    async def _send(self, keys: list[str], body: str) -> str:
+    async def _send(self, keys: list[str], body: str, bound: float | None = None) -> str:
         """Call the law, again while it is certain that nothing was applied and that asking again may help."""
         plain = f"select {self._name}.apply_v1($1, $2::text::jsonb, $3, $4)"
         arranged = f"call {self._name}.apply_read_committed_v1($1, $2::text::jsonb, $3, $4, null)"
@@ -170,23 +171,23 @@ class PostgresStore:
 
         for _ in range(_TRIES):
             try:
-                return await self._ask(call)
-            except _OddError:
+                return await self._ask(call, bound)
+            except OddError:
                 if self._arranged:
                     raise
                 self._arranged = True
-            except _AgainError:
+            except AgainError:
                 await asyncio.sleep(random.uniform(0, 0.02))
-        return await self._ask(call)
+        return await self._ask(call, bound)
 
-    async def _ask(self, ask: Callable[[Link], Awaitable[T]]) -> T:
-        """Use a connection, within the time that a call may take. Only `BackendError` and settings' errors leave."""
+    async def _ask(self, ask: Callable[[Link], Awaitable[T]], bound: float | None = None) -> T:
+        """Use a connection, for so many seconds at most. Only `BackendError` and settings' errors leave."""
         if not self._opened:
             closed = BackendError("the PostgreSQL store is closed")
             closed.sent = False
             raise closed
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(bound):
                 link = await self._connections.take()
                 try:
                     if not self._ready and ask != self._see_to_schema:
@@ -198,9 +199,15 @@ class PostgresStore:
         except SettingsValidationError as error:
             if ask == self._see_to_schema:
                 raise
-            raise BackendError(str(error)) from None
+            unmade = BackendError(str(error))
+            unmade.sent = False
+            raise unmade from None
         except (*ERRORS, ValueError) as error:
-            raise self._judge(error) from None
+            verdict = refused(error)
+            if isinstance(verdict, LostError) and not self._connections.uncached():
+                raise BackendError(str(verdict)) from None
+            self._ready = self._ready and not isinstance(verdict, MissingError)
+            raise verdict from None
         self._connections.give(link)
         return result
 
@@ -208,26 +215,8 @@ class PostgresStore:
         await prepare(link, self._schema, self._migrate)
         self._ready = True
 
-    def _judge(self, error: BaseException) -> BackendError:
-        verdict = refused(error)
-        code = error.sqlstate or "" if isinstance(error, asyncpg.PostgresError) else ""
-        if code in _MISSING:
-            self._ready = False
-        lost = code in _LOST and isinstance(self._connections, Held) and self._connections.uncached()
-        if lost or code in _AGAIN:
-            kind: type[BackendError] = _AgainError
-        elif code in _ODD:
-            kind = _OddError
-        elif isinstance(error, ValueError) or code.startswith(("22", "54")):
-            kind = _UnfitError
-        else:
-            return verdict
-        named = kind(str(verdict))
-        named.sent = verdict.sent and not harmless(error) and not isinstance(error, ValueError)
-        return named
-
     async def _shout(self, channel: str, word: str) -> None:
-        await self._ask(lambda link: link.execute("select pg_notify($1, $2)", channel, word))
+        await self._ask(lambda link: link.execute("select pg_notify($1, $2)", channel, word), self._timeout)
 
     def _tell(self, asks: Sequence[Ask], answers: Sequence[Answer], woken: Woken) -> None:
         """Wake our own seats ourselves: the server tells only the others."""
@@ -241,15 +230,3 @@ class PostgresStore:
 
 async def _rows(query: str, args: tuple[object, ...], link: Link) -> "list[Record]":
     return await link.fetch(query, *args)
-
-
-class _AgainError(BackendError):
-    """Not applied: ask again."""
-
-
-class _OddError(BackendError):
-    """Not applied: this server's transactions are not what the law needs, by default."""
-
-
-class _UnfitError(BackendError):
-    """Not applied: the database cannot hold this."""

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from grelmicro_fastapi.coordination.store import Woken
 from grelmicro_fastapi.errors import BackendError
-from grelmicro_fastapi.providers.postgres_connections import ERRORS, Connections, Link
+from grelmicro_fastapi.providers.postgres_connections import Connections, Link
+from grelmicro_fastapi.providers.postgres_errors import ERRORS
 from grelmicro_fastapi.providers.postgres_wire import wake
 
 PING = 5.0
@@ -79,7 +80,7 @@ class Ear:
                     async with asyncio.timeout(self._ping):
                         await gone.wait()
                 except TimeoutError:
-                    async with asyncio.timeout(_PATIENCE):
+                    async with asyncio.timeout(self._ping):
                         await link.execute("select 1")
         except TimeoutError:
             # Half open. A polite end would wait for an answer too.

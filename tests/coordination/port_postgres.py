@@ -58,4 +58,101 @@ def postgres_port(server: PostgresServer, source: str) -> Iterator[Callable[[His
             runner.run(connection.close())
 
 
-MUTANTS: dict[str, tuple[str, str]] = {}
+MUTANTS = {
+    "a_dead_writer_does_not_poison": (
+        "is nobody.\n                l.poisoned := l.poisoned or l.writer <> '';",
+        "is nobody.",
+    ),
+    "a_cooldown_poisons": (
+        "A cooldown is nobody.\n                l.poisoned := l.poisoned or l.writer <> '';",
+        "A cooldown is nobody.\n                l.poisoned := true;",
+    ),
+    "a_lease_lives_one_millisecond_longer": ("if l.until <= at then", "if l.until < at then"),
+    "a_reader_lives_one_millisecond_longer": ("h.key = l.key and h.until <= at;", "h.key = l.key and h.until < at;"),
+    "readers_are_never_buried": ("if l.due <= at then", "if false then"),
+    "the_earliest_end_is_not_kept": (
+        "l.due := (select min(h.until) from @schema@.holder h where h.key = l.key);",
+        "l.due := null;",
+    ),
+    "a_leaving_reader_is_not_counted": (
+        "if held then\n                            l.readers := l.readers - 1;",
+        "if held then",
+    ),
+    "a_seat_outlives_its_place": ("if s.until > at then", "if s.until >= at then"),
+    "an_undone_token_is_granted": ("if l.graves > 0 and exists (", "if false and exists ("),
+    "a_grave_is_dug_for_a_second": ("values (l.key, tok, true, at + 30000)", "values (l.key, tok, true, at + 1000)"),
+    "a_resend_shortens_the_lease": (
+        "mode = 'w' then\n                        l.until := greatest(l.until, at + ttl);",
+        "mode = 'w' then\n                        l.until := at + ttl;",
+    ),
+    "a_renewal_shortens_the_lease": (
+        "op = 'renew' then\n                        l.until := greatest(l.until, at + ttl);",
+        "op = 'renew' then\n                        l.until := at + ttl;",
+    ),
+    "expect_forgets_the_poison": ("::bigint <> l.fence or l.poisoned)", "::bigint <> l.fence)"),
+    "a_refusal_without_a_seat_leaves_one": ("if seat <> '' then", "if true then"),
+    "a_lapse_does_not_lengthen_the_window": ("s.grace := least(", "s.until := s.until + 0 * least("),
+    "a_seat_that_asks_stays_called": ("                                s.called := 0;\n", ""),
+    "the_fence_stands_still_on_the_long_way": ("l.fence := l.fence + 1;", ""),
+    "the_fence_stands_still_on_the_short_way": ("fence = k.fence + 1,", "fence = k.fence,"),
+    "the_short_way_ignores_the_queue": (
+        " and cardinality(k.seats) = 0\n                and k.version = 1\n            returning k.fence, k.found",
+        "\n                and k.version = 1\n            returning k.fence, k.found",
+    ),
+    "the_short_way_ignores_readers": (
+        "k.writer is null and k.readers = 0 and k.graves = 0",
+        "k.writer is null and k.graves = 0",
+    ),
+    "the_short_way_ignores_graves": (
+        "k.writer is null and k.readers = 0 and k.graves = 0",
+        "k.writer is null and k.readers = 0",
+    ),
+    "the_short_way_releases_the_dead": ("and k.until > at and k.readers = 0", "and k.readers = 0"),
+    "the_short_way_calls_nobody": (
+        "and cardinality(k.seats) = 0 and k.version = 1\n            returning k.fence into",
+        "and k.version = 1\n            returning k.fence into",
+    ),
+    "the_short_way_forgets_the_poison": ("found = k.poisoned, poisoned = false", "found = false, poisoned = false"),
+    "poison_stays_behind_its_writer": (
+        "l.found := l.poisoned;\n                            l.poisoned := false;",
+        "l.found := l.poisoned;",
+    ),
+    "a_grant_keeps_the_seat": ("if settles and seat <> ''", "if false and seat <> ''"),
+    "a_grant_gives_the_seat_up_though_more_follow": ("if (command ->> 'more')::boolean then", "if false then"),
+    "a_downgrade_shortens_the_lease": ("number := greatest(l.until, at + ttl);", "number := at + ttl;"),
+    "poison_keep_forgets": (
+        "l.poisoned := command ->> 'poison' = 'set' or l.found;",
+        "l.poisoned := command ->> 'poison' = 'set';",
+    ),
+    "poison_set_is_not_heard": ("l.poisoned := command ->> 'poison' = 'set' or l.found;", "l.poisoned := l.found;"),
+    "no_cooldown": ("if ttl <> 0 and l.since + ttl > at then", "if false then"),
+    "undo_keeps_the_poison": (
+        "if l.writer = tok then\n                        l.poisoned := l.found;",
+        "if l.writer = tok then",
+    ),
+    "a_tick_is_claimed_twice": ("elsif number <= l.fence then", "elsif false then"),
+    "a_tick_is_claimed_early": ("elsif number > at then", "elsif false then"),
+    "a_tick_is_not_confirmed": ("if number = l.fence and tok = l.claimant then", "if false then"),
+    "force_does_not_poison": (
+        "if l.writer is not null then\n                            l.poisoned := l.poisoned or l.writer <> '';",
+        "if l.writer is not null then",
+    ),
+    "force_spares_the_readers": (
+        "delete from @schema@.holder h where h.key = l.key and not h.grave;\n" + 28 * " " + "l.readers := 0;",
+        "null;",
+    ),
+    "mend_spares_the_writer": ("l.poisoned := false;\n                    l.found := false;", "l.poisoned := false;"),
+    "a_claimed_tick_is_purged": ("or l.poisoned or l.claimant <> ''", "or l.poisoned"),
+    "purge_does_not_look_at_the_clock": ("or l.touched + (command ->> 'idle')::bigint > at", ""),
+    "a_leaving_writer_gives_no_turns": ("            s.turn := true;\n", ""),
+    "nobody_is_called": ("if cardinality(l.seats) > 0 and l.writer is null then", "if false then"),
+    "a_turn_is_no_turn": ("            if s.turn then\n                return 0;\n            end if;\n", ""),
+    "a_lapsed_seat_holds_others_back": ("ahead = 0 and not (0 < s.called and s.called <= at) then", "ahead = 0 then"),
+    "who_came_later_holds_back_too": ("elsif not seen and ahead = 0", "elsif ahead = 0"),
+    "a_writer_is_called_beside_a_reader": ("if first is null or readers then", "if first is null then"),
+    "the_second_writer_has_no_alarm": ("if s.called = 0 or i = second then", "if s.called = 0 and second is null then"),
+    "retry_is_counted_before_the_call": (
+        "if verdict = 'held' and op = 'acquire' then",
+        "if verdict = 'held' and op = 'acquire' and cardinality(wakes) = 0 then",
+    ),
+}
