@@ -17,34 +17,31 @@ class Guard:
 
     mode: ClassVar[Mode]
 
-    __slots__ = ("_grip", "_holder", "_left", "_lost")
+    __slots__ = ("_grip", "_holder", "_left", "_lost", "lease")
 
     def __init__(self, grip: Grip, holder: Holder) -> None:
-        self._grip = grip
+        self.lease = grip.lease
+        """What this is the proof of. For the library's own rooms."""
+        self._grip: Grip | None = grip
         self._holder = holder
         self._left = False
         self._lost = False
 
     @property
-    def lease(self) -> Lease:
-        """What this is the proof of. For the library's own rooms."""
-        return self._grip.lease
-
-    @property
     def name(self) -> str:
         """What is protected."""
-        return self._grip.lease.wish.name
+        return self.lease.wish.name
 
     @property
     def valid(self) -> bool:
         """True as long as nobody else can hold the lock. Ends before the lease does in the store."""
-        lease = self._grip.lease
+        lease = self.lease
         return not self._left and lease.valid and self._holder in lease.holders
 
     @property
     def lost(self) -> bool:
         """True if the lease ended, or may have ended, before it was released."""
-        lease = self._grip.lease
+        lease = self.lease
         if self._left:
             return self._lost
         return lease.lost or (not lease.spent and lease.crew.clock.now() >= lease.deadline)
@@ -52,7 +49,7 @@ class Guard:
     @property
     def expires_in(self) -> float:
         """Seconds for which the guard is valid if it is not extended; 0.0 once it is not."""
-        lease = self._grip.lease
+        lease = self.lease
         return max(0.0, lease.deadline - lease.crew.clock.now()) if self.valid else 0.0
 
     def check(self) -> None:
@@ -67,11 +64,11 @@ class Guard:
         valid until its deadline.
         """
         self.check()
-        await self._grip.lease.extend()
+        await self.lease.extend()
 
     async def wait_lost(self) -> bool:
         """Wait until the lease is lost (True) or given back (False)."""
-        lease = self._grip.lease
+        lease = self.lease
         while not self.lost and not lease.spent and not self._left:
             watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             lease.watchers.append(watcher)
@@ -88,7 +85,7 @@ class Guard:
         Quiet if the guard was released inside. A good body whose lease was lost raises `LockNotOwnedError`; beside an
         error of the body, whatever goes wrong here is added to it as a note. Poison is kept unless the body succeeded.
         """
-        lease, lost = self._grip.lease, self.lost
+        lease, lost = self.lease, self.lost
         gone = self._gone() if lost else None
         # Was the body cancelled because of this loss, and for nothing else?
         cancelled = lease.uncancel() and isinstance(error, asyncio.CancelledError)
@@ -110,17 +107,18 @@ class Guard:
 
     def _prove(self) -> Lease:
         self.check()
-        return self._grip.lease
+        return self.lease
 
     def _gone(self) -> CoordinationError:
-        if self._left and not self._grip.lease.spent:
+        if self._left and not self.lease.spent:
             return LockNotOwnedError(f"this guard of {self.name!r} was released: acquire again")
-        return self._grip.lease.gone()
+        return self.lease.gone()
 
     async def _give_back(self, poison: Poison) -> None:
-        lease = self._grip.lease
+        lease = self.lease
         if not self._left:
-            self._lost, self._left = self.lost, True
+            # Whoever has left keeps nothing alive.
+            self._lost, self._left, self._grip = self.lost, True, None
             lease.crew.parted(lease, self._holder)
         if lease.holders:
             # Others that joined this lease go on with it.
@@ -175,7 +173,7 @@ class ReadGuard(Guard):
     @property
     def poisoned(self) -> bool:
         """True if a writer died, and none has succeeded since: what is read may be half-written."""
-        return self._grip.lease.poisoned
+        return self.lease.poisoned
 
     async def release(self) -> None:
         """Give the lock back. Does nothing the second time. Raises as `LockHandle.release` does."""
@@ -202,7 +200,7 @@ class WriteGuard(Guard):
     @property
     def poisoned(self) -> bool:
         """True if a writer died, and none has succeeded since: what this one finds may be half-written."""
-        return self._grip.lease.poisoned
+        return self.lease.poisoned
 
     async def release(self, poison: bool | Poison = False) -> None:
         """Give the lock back; the resource is whole now, or with `poison=True` it is broken.
@@ -221,7 +219,7 @@ class WriteGuard(Guard):
         whatever is held is taken back.
         """
         lease = self._prove()
-        self._left = True
+        self._left, self._grip = True, None
         try:
             grip = Grip(await lease.downgrade())
         finally:

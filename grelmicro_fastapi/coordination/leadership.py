@@ -25,7 +25,7 @@ class Leadership(Guard):
     @property
     def valid(self) -> bool:
         """True as long as this process leads: not once the lease may have ended, nor once it began to resign."""
-        return not self._grip.lease.final and super().valid
+        return not self.lease.final and super().valid
 
     @property
     def fencing_token(self) -> int:
@@ -35,11 +35,11 @@ class Leadership(Guard):
     @property
     def term(self) -> int:
         """The number of this term, also after it has ended."""
-        return self._grip.lease.fence
+        return self.lease.fence
 
     def confirmed_within(self, seconds: float) -> bool:
         """Did the store confirm this term no longer than so many seconds ago?"""
-        lease = self._grip.lease
+        lease = self.lease
         return self.valid and lease.crew.clock.now() - lease.confirmed <= seconds
 
     def _gone(self) -> NotLeaderError:
