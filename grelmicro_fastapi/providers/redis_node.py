@@ -162,6 +162,6 @@ async def hang_up(connection: Connection) -> None:
 
 def unreachable(error: BaseException, *, sent: bool) -> BackendError:
     """The error for a server that gave no answer."""
-    problem = BackendError(f"the server gave no answer: {error or type(error).__name__}")
+    problem = BackendError(f"the server gave no answer: {str(error) or type(error).__name__}")
     problem.sent = sent
     return problem
