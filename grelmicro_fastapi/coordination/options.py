@@ -48,7 +48,8 @@ def wish(kind: str, prefix: str, name: str, mode: Mode, options: LockOptions, en
         name,
         prefix + name,
         mode,
-        settings.lease_duration,
+        # The store must not keep for longer than that what nobody may hold any more.
+        min(settings.lease_duration, settings.max_hold or settings.lease_duration),
         settings.retry_interval,
         settings.retry_jitter,
         settings.worker,
