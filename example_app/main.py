@@ -13,10 +13,12 @@ from pydantic import BaseModel
 from example_app import catalog, stock
 from example_app.database import Database, connected
 from example_app.settings import settings
-from grelmicro_fastapi import Grelmicro
+from grelmicro_fastapi import Coordination, Grelmicro
 from grelmicro_fastapi.providers.urls import provider_from_url
 
-micro = Grelmicro(uses=[provider_from_url(settings.coordination_url)])
+# The shop's own data is a file of this machine, so locks need not reach further.
+locks = Coordination(provider_from_url(settings.coordination_url), requires="host")
+micro = Grelmicro(uses=[locks])
 
 
 @asynccontextmanager
