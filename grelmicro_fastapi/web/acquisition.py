@@ -4,14 +4,13 @@ import asyncio
 import logging
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from fastapi import Response
 from starlette.exceptions import WebSocketException
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketState
 
-from grelmicro_fastapi import context
 from grelmicro_fastapi.coordination.backend import Backend, Source
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.guards import Guard, LockHandle, ReadGuard, WriteGuard
@@ -24,7 +23,6 @@ from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import (
     CoordinationError,
     LockNotOwnedError,
-    NotRunningError,
     QueueFullError,
     StaleGenerationError,
     WouldBlockError,
@@ -34,18 +32,11 @@ from grelmicro_fastapi.web.disconnect import while_connected
 from grelmicro_fastapi.web.options import GuardOptions
 from grelmicro_fastapi.web.problems import Problem, introduce, kind_of, misuse, problem
 from grelmicro_fastapi.web.registry import Hold, Key, end_all, registry_of
+from grelmicro_fastapi.web.runtime import source_of
 from grelmicro_fastapi.web.template import Template, UnknownPlaceholderError
 
 _TRY_AGAIN_LATER: Final = 1013
 _log = logging.getLogger("grelmicro_fastapi.web")
-
-
-class Runtime(Protocol):
-    """What guards know of the app that is open: it is found in `scope["state"]["grelmicro"]`."""
-
-    @property
-    def coordination(self) -> Source | None:
-        """What answers for the app's locks."""
 
 
 class Acquisition:
@@ -167,13 +158,7 @@ class Acquisition:
     def _source(self, conn: HTTPConnection) -> Source:
         if self.guard.backend is not None:
             return self.guard.backend
-        state = conn.scope.get("state")
-        runtime = cast("Runtime", (state and state.get("grelmicro")) or context.current())
-        if runtime.coordination is None:
-            raise NotRunningError(
-                "the open app has no Coordination: add a provider to Grelmicro(uses=[...]), or pass backend="
-            )
-        return runtime.coordination
+        return source_of(conn)
 
     def answer(self, conn: HTTPConnection, error: Exception) -> Problem:
         """The answer to this error, from this guard."""

@@ -66,12 +66,12 @@ class GuardDependency(Generic[G_co]):
         Placeholders are taken from the path. `requires=` is not looked at; where the guard has a `key=`, pass the
         `name` it would have returned.
         """
+        if self.options.key is not None and name is None:
+            raise TypeError(f"{self!r}: held() does not solve dependencies, so pass the name= that key= would return")
         return self._held(conn, name)
 
     @asynccontextmanager
     async def _held(self, conn: HTTPConnection, name: str | None) -> AsyncGenerator[G_co, None]:
-        if self.options.key is not None and name is None:
-            raise TypeError(f"{self!r}: held() does not solve dependencies, so pass the name= that key= would return")
         use = await self._use(conn, {} if name is None else {"key": name}, streams=False)
         try:
             yield use.value

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 
 from grelmicro_fastapi.coordination.guards import Guard, LockHandle, ReadGuard, WriteGuard
 from grelmicro_fastapi.web.dependencies import GuardDependency
-from grelmicro_fastapi.web.routes import GuardedRoute, guard_of, routes, solved
+from grelmicro_fastapi.web.routes import GuardedRoute, routes, solved
 from grelmicro_fastapi.web.template import Template, source
 
 _GIVES: Final[dict[str, type[Guard]]] = {"read": ReadGuard, "write": WriteGuard, "lock": LockHandle}
@@ -87,7 +87,7 @@ def _commit_after_unlock(route: GuardedRoute) -> Iterator[Finding]:
     taken = False
     for dependant in solved(route.dependant):
         call = dependant.call
-        taken = taken or guard_of(dependant) in writes
+        taken = taken or route.guard_of(dependant) in writes
         # What ends with the handler ends in reverse: a session opened under the lock ends before the lock does.
         in_time = dependant.scope == "function" and taken
         if writes and call and not in_time and _is_generator(call) and _COMMITS.search(_source_of(call)):
@@ -101,7 +101,7 @@ def _commit_after_unlock(route: GuardedRoute) -> Iterator[Finding]:
 def _guard_before_auth(route: GuardedRoute) -> Iterator[Finding]:
     before: list[GuardDependency[Any]] = []
     for dependant in solved(route.dependant):
-        if (taken := guard_of(dependant)) is not None:
+        if (taken := route.guard_of(dependant)) is not None:
             before.append(taken)
         elif isinstance(dependant.call, SecurityBase):
             for guard in dict.fromkeys(before):
@@ -126,7 +126,7 @@ def _unresolved_annotation(route: GuardedRoute) -> Iterator[Finding]:
 
 def _other_type(route: GuardedRoute) -> Iterator[Finding]:
     for dependant in [route.dependant, *solved(route.dependant)]:
-        given = {below.name: guard for below in dependant.dependencies if (guard := guard_of(below))}
+        given = {below.name: guard for below in dependant.dependencies if (guard := route.guard_of(below))}
         if not given or dependant.call is None:
             continue
         for parameter in _resolved(dependant.call):

@@ -8,6 +8,7 @@ from fastapi.dependencies.models import Dependant
 from starlette.routing import BaseRoute, Mount
 
 from grelmicro_fastapi.web.dependencies import GuardDependency
+from grelmicro_fastapi.web.methods import SAFE, MethodDependency
 
 
 class GuardedRoute(NamedTuple):
@@ -28,8 +29,17 @@ class GuardedRoute(NamedTuple):
     @property
     def guards(self) -> list[GuardDependency[Any]]:
         """The guards it uses, in the order in which they are taken, each once."""
-        found = (guard_of(dependant) for dependant in solved(self.dependant))
+        found = (self.guard_of(dependant) for dependant in solved(self.dependant))
         return list(dict.fromkeys(guard for guard in found if guard is not None))
+
+    def guard_of(self, dependant: Dependant) -> GuardDependency[Any] | None:
+        """The guard that this dependency is for this route, if it is one."""
+        call = dependant.call
+        if isinstance(call, MethodDependency):
+            return call.chosen(
+                next((method for method in self.methods if method not in SAFE), (*self.methods, None)[0])
+            )
+        return call if _is_guard(call) else None
 
 
 def routes(app: Any, *, mounted: bool = True) -> Iterator[GuardedRoute]:
@@ -42,11 +52,6 @@ def solved(dependant: Dependant) -> Iterator[Dependant]:
     for below in dependant.dependencies:
         yield from solved(below)
         yield below
-
-
-def guard_of(dependant: Dependant) -> GuardDependency[Any] | None:
-    """The guard that this dependency is, if it is one."""
-    return dependant.call if _is_guard(dependant.call) else None
 
 
 def _is_guard(call: object) -> TypeGuard[GuardDependency[Any]]:
