@@ -10,6 +10,7 @@ from zlib import crc32
 
 from asyncpg import Record
 
+from grelmicro_fastapi.coordination.lane import OPERATION
 from grelmicro_fastapi.coordination.state import CLAIM, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask, Scope, Snapshot, Wake, Woken
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
@@ -59,6 +60,8 @@ class PostgresStore:
         self._name = quoted(schema)
         self._migrate = auto_migrate
         self._timeout = timeout
+        # Whoever calls `apply` bounds it in time. A timer of our own is not free: only if it is shorter.
+        self._bound = timeout if timeout < OPERATION else None
         self._now: Callable[[], int | None] = now or (lambda: None)
         self._ear = Ear(self.channel, connections, self._shout, ping)
         self._woken: Woken | None = None
@@ -84,7 +87,7 @@ class PostgresStore:
         """Let the law advance each key, all in one transaction. The caller bounds it in time."""
         letter = Letter(asks)
         try:
-            reply = await self._send(letter.keys, letter.body)
+            reply = await self._send(letter.keys, letter.body, self._bound)
         except UnfitError as unfit:
             # What no database takes, such as half a character, spoils the whole transaction. So each goes alone.
             return [unfit] if len(asks) == 1 else [(await self.apply([ask]))[0] for ask in asks]
@@ -159,7 +162,7 @@ class PostgresStore:
             yield page
             last = page[-1]
 
-    async def _send(self, keys: list[str], body: str, bound: float | None = None) -> str:
+    async def _send(self, keys: list[str], body: str, bound: float | None) -> str:
         """Call the law, again while it is certain that nothing was applied and that asking again may help."""
         plain = f"select {self._name}.apply_v1($1, $2::text::jsonb, $3, $4)"
         arranged = f"call {self._name}.apply_read_committed_v1($1, $2::text::jsonb, $3, $4, null)"
@@ -180,7 +183,7 @@ class PostgresStore:
                 await asyncio.sleep(random.uniform(0, 0.02))
         return await self._ask(call, bound)
 
-    async def _ask(self, ask: Callable[[Link], Awaitable[T]], bound: float | None = None) -> T:
+    async def _ask(self, ask: Callable[[Link], Awaitable[T]], bound: float | None) -> T:
         """Use a connection, for so many seconds at most. Only `BackendError` and settings' errors leave."""
         if not self._opened:
             closed = BackendError("the PostgreSQL store is closed")

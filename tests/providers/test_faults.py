@@ -18,6 +18,7 @@ from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock
 from grelmicro_fastapi.coordination.store import Snapshot
 from grelmicro_fastapi.errors import BackendError, CoordinationError, WouldBlockError
 from grelmicro_fastapi.providers.base import Provider
+from grelmicro_fastapi.providers.postgres import PostgresProvider
 from grelmicro_fastapi.providers.redis import RedisProvider
 from grelmicro_fastapi.providers.valkey import ValkeyProvider
 from tests.faultproxy import Fault, FaultProxy, fault_proxy
@@ -49,6 +50,12 @@ NETWORKED = [
         "valkey_server",
         lambda server: int(server.port),
         lambda _, port: ValkeyProvider(f"valkey://127.0.0.1:{port}", connect_timeout=SHORT, operation_timeout=SHORT),
+    ),
+    Networked(
+        "postgres",
+        "postgres",
+        lambda server: int(server.port),
+        lambda _, port: PostgresProvider(f"postgresql://postgres@127.0.0.1:{port}/postgres", timeout=SHORT),
     ),
 ]
 
