@@ -131,9 +131,14 @@ class RedisStore:
 
     async def listen(self, woken: Woken) -> None:
         """Report wakes for this store's seats until cancelled. Raises `BackendError` if the server forbids it."""
-        self._woken = woken
+
+        def heard(wake: Wake | None) -> None:
+            # News of our own doing need no server, but before the first "everybody" nobody is listening yet.
+            self._woken = woken
+            woken(wake)
+
         try:
-            await self._ears.listen(woken)
+            await self._ears.listen(heard)
         finally:
             self._woken = None
 

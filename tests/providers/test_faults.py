@@ -144,7 +144,7 @@ async def test_whatever_is_lost_on_the_way_nothing_is_left_behind(
             await guard.release()
             # And nothing here is wedged, once what was under way has failed.
             await settled(await persistent(lock.write.acquire))
-        kept, now = await state_of(there, name)
+        kept, _ = await state_of(there, name)
         assert (kept.writer, kept.readers, kept.seats, kept.poisoned) == (None, {}, [], False)
 
 
