@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.futures import Bound, settle, sleep
-from grelmicro_fastapi.coordination.lane import OPERATION, Asker, Lane, Parcel, closed, silence
+from grelmicro_fastapi.coordination.lane import OPERATION, Asker, Lane, Parcel, broken_promise, closed, silence
 from grelmicro_fastapi.coordination.pace import Pace
 from grelmicro_fastapi.coordination.state import GRAVE, Acquire, Command, Reply, Undo, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask, DirectStore, Snapshot, Store
@@ -161,6 +161,8 @@ class Courier:
             settle(found, error)
         except TimeoutError:
             settle(found, silence(OPERATION))
+        except Exception as error:
+            settle(found, broken_promise("peek", error))
 
     def _track(self, errand: Coroutine[object, object, None]) -> None:
         self._keep(asyncio.get_running_loop().create_task(errand, context=Context()))

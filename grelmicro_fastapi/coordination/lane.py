@@ -139,10 +139,7 @@ class Lane:
         except TimeoutError:
             return [silence(self._clock.now() - started)] * len(batch)
         except Exception as error:
-            _log.exception("a store broke its promise: only BackendError may leave apply")
-            wrapped = BackendError(f"the store failed: {type(error).__name__}")
-            wrapped.__cause__ = error
-            return [wrapped] * len(batch)
+            return [broken_promise("apply", error)] * len(batch)
         finally:
             self._bound = None
         self._pace.took(self._clock.now() - started)
@@ -154,6 +151,14 @@ class Lane:
         except Exception:
             # A fault in the code of one caller must not stop the others.
             _log.exception("the answer about %r could not be handed over", parcel.key)
+
+
+def broken_promise(call: str, error: Exception) -> BackendError:
+    """Log what a store must not raise, and say that it failed."""
+    _log.error("a store broke its promise: only BackendError may leave %s", call, exc_info=error)
+    failure = BackendError(f"the store failed: {type(error).__name__}")
+    failure.__cause__ = error
+    return failure
 
 
 def silence(seconds: float) -> BackendError:
