@@ -102,8 +102,11 @@ class Driver:
             if isinstance(error, kind):
                 return code
         text = str(error)
-        if "READONLY" in text or "previous master is now a" in text:
-            # Servers before 7 wrap it; a connection from a Sentinel's pool hides it.
+        if "Error running script" in text:
+            # Servers before 7 wrap it.
+            return next((code for code in REFUSALS if code in text), "")
+        if "previous master is now a" in text:
+            # A connection from a Sentinel's pool hides it.
             return "READONLY"
         word = text.partition(" ")[0]
         return word if word.isupper() else ""

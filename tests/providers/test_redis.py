@@ -315,7 +315,7 @@ RULES = ("+@all", "~lock:*", "~floor", "-@scripting", "+evalsha", "+eval")
 
 
 async def test_it_works_with_the_permissions_that_the_docs_list() -> None:
-    rules = ("-@all", "~lock:*", "~floor", "&wake:*")
+    rules = ("-@all", "~lock:*", "~floor", "resetchannels", "&wake:*")
     rules += ("+eval", "+evalsha", "+time", "+hmget", "+hset", "+hdel", "+hgetall", "+exists", "+get", "+set", "+del")
     rules += ("+ping", "+scan", "+publish", "+subscribe")
     with own_server() as server:

@@ -91,7 +91,7 @@ class Server:
     def start(self) -> "Server":
         options = {
             "port": str(self.port), "bind": "127.0.0.1", "unixsocket": self.socket, "dir": self._folder,
-            "save": "", "appendonly": "no", "enable-debug-command": "yes", **self.options,
+            "save": "", "appendonly": "no", **self.options,
         }  # fmt: skip
         config = Path(self._folder, "server.conf")
         config.write_text("".join(f'{name} "{value}"\n' for name, value in options.items()) + self.sentinel)
