@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -17,6 +17,7 @@ from grelmicro_fastapi.app.signals import Signals
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.coordination import Coordination
 from grelmicro_fastapi.coordination.crew import Crew
+from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
 from grelmicro_fastapi.providers.base import Provider
 from grelmicro_fastapi.web.install import install
@@ -31,8 +32,10 @@ _log = logging.getLogger("grelmicro_fastapi.app")
 class Runtime:
     """The app as one loop has it open. Requests find it in their state under "grelmicro"."""
 
-    def __init__(self, coordination: Coordination | None) -> None:
+    def __init__(self, coordination: Coordination | None, elections: Mapping[str, LeaderElection]) -> None:
         self.coordination = coordination
+        self.elections = elections
+        """Those among the app's parts, and those of its `Tasks`, by name."""
         self.draining = False
         """True from the moment the server was told to stop."""
 
@@ -79,6 +82,7 @@ class Grelmicro:
         """What answers for the app's locks, or `None`."""
         if self.coordination is not None and self.coordination not in self._stores:
             self._stores.append(self.coordination)
+        self._stand_in: Provider | None = None
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened] = WeakKeyDictionary()
 
     def lifespan(self, app: object) -> AbstractAsyncContextManager[Mapping[str, Any]]:
@@ -102,7 +106,7 @@ class Grelmicro:
         loop = asyncio.get_running_loop()
         opened = self._loops.get(loop)
         if opened is None:
-            opened = self._loops[loop] = _Opened(Runtime(self.coordination))
+            opened = self._loops[loop] = _Opened(Runtime(self.coordination, _elections(self._others)))
         opened.users += 1
         try:
             async with opened.turn:
@@ -142,9 +146,30 @@ class Grelmicro:
         finally:
             await self.close()
 
+    @contextmanager
+    def standing_in(self, provider: Provider) -> Generator[None, None, None]:
+        """For tests: what is opened inside keeps its states in this provider, and none of its own is connected."""
+        before, self._stand_in = self._stand_in, provider
+        try:
+            yield
+        finally:
+            self._stand_in = before
+
+    async def _stand(self, opened: _Opened, provider: Provider) -> None:
+        await opened.stack.enter_async_context(provider)
+        loop, crew = asyncio.get_running_loop(), provider.backend.crew()
+        opened.crews[provider.backend] = crew
+        for store in self._stores:
+            elects = store.election if isinstance(store, Coordination) else store
+            for backend in {store.backend, elects.backend}:
+                backend.attach(loop, crew)
+                opened.stack.callback(backend.detach, loop)
+
     async def _enter(self, opened: _Opened) -> None:
         stack, crews = opened.stack, opened.crews
-        for store in self._stores:
+        if self._stand_in is not None:
+            await self._stand(opened, self._stand_in)
+        for store in self._stores if self._stand_in is None else ():
             await stack.enter_async_context(store)
             elects = store.election if isinstance(store, Coordination) else store
             for backend in (store.backend, elects.backend):
@@ -186,6 +211,11 @@ async def _vacate(backend: Backend) -> None:
             await backend.crew().store.vacate()
     except (BackendError, TimeoutError) as trouble:
         _log.warning("the %s store was not tidied up, which does no harm: %s", backend.name, trouble)
+
+
+def _elections(parts: Iterable[object]) -> dict[str, LeaderElection]:
+    elections = (part if isinstance(part, LeaderElection) else getattr(part, "election", None) for part in parts)
+    return {election.name: election for election in elections if isinstance(election, LeaderElection)}
 
 
 def _default(stores: list[Provider | Coordination]) -> Coordination | None:

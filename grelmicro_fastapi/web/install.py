@@ -59,6 +59,11 @@ def install(app: Starlette, micro: Opens, *, strict: bool = False) -> None:
     app.router.lifespan_context = _around(cast("Lifespan", app.router.lifespan_context), micro, strict)
 
 
+def installed_in(app: Starlette) -> Opens | None:
+    """What is installed in this app."""
+    return _installed.get(app)
+
+
 def _around(inner: Lifespan, micro: Opens, strict: bool) -> Lifespan:
     """Run the user's lifespan inside ours, so that it may use locks."""
 

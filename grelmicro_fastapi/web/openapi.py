@@ -49,7 +49,7 @@ def _complete(schema: Document, app: FastAPI) -> None:
             operation: Document | None = item.get(method.lower())
             if operation is None:
                 continue
-            for guard in route.guards:
+            for guard in route._replace(methods=(method,)).guards:
                 used = True
                 _describe(operation, guard.options, method)
     if used:
