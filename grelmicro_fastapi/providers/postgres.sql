@@ -68,25 +68,7 @@ as $$
 $$;
 
 
--- The place in the queue of the first writer that has not lapsed, from a place on, or null.
-create or replace function @schema@.first_writer_v1(seats @schema@.seat[], place integer, at bigint) returns integer
-language plpgsql immutable
-as $$
-declare
-    s @schema@.seat;
-begin
-    for i in place .. cardinality(seats) loop
-        s := seats[i];
-        if s.mode = 'w' and not (0 < s.called and s.called <= at) then
-            return i;
-        end if;
-    end loop;
-    return null;
-end
-$$;
-
-
--- Until when somebody stands in the way of this asker, or 0. May be early, never late. The dead are buried.
+-- Until when somebody stands in the way of this asker while nobody writes, or 0. May be early, never late.
 create or replace function @schema@.blocked_until_v1(l @schema@.lock, seat text, mode text, at bigint) returns bigint
 language plpgsql stable
 as $$
@@ -96,9 +78,6 @@ declare
     ahead bigint := 0;
     seen boolean := false;
 begin
-    if l.writer is not null then
-        return l.until;
-    end if;
     if mode = 'w' and l.readers > 0 then
         return (select max(h.until) from @schema@.holder h where h.key = l.key and not h.grave);
     end if;
@@ -118,74 +97,6 @@ begin
     end loop;
     -- Turns hold readers back only by way of the writer who waits for them.
     return case when turns > 0 and (ahead > 0 or mode = 'w') then turns else ahead end;
-end
-$$;
-
-
--- A writer has left: give the readers that wait their turn.
-create or replace function @schema@.give_turns_v1(
-    inout seats @schema@.seat[], inout wakes @schema@.wake[], at bigint, claim bigint
-) language plpgsql immutable
-as $$
-declare
-    s @schema@.seat;
-begin
-    for i in 1 .. cardinality(seats) loop
-        s := seats[i];
-        if s.mode = 'r' then
-            s.turn := true;
-            s.called := at + greatest(claim, s.grace);
-            seats[i] := s;
-            wakes := wakes || row(s.id, 0)::@schema@.wake;
-        end if;
-    end loop;
-end
-$$;
-
-
--- Nobody writes: wake whoever may enter, and set alarms in case that the called ones do not come.
-create or replace function @schema@.call_next_v1(
-    inout seats @schema@.seat[], inout wakes @schema@.wake[], readers boolean, at bigint, claim bigint
-) language plpgsql immutable
-as $$
-declare
-    s @schema@.seat;
-    first integer := @schema@.first_writer_v1(seats, 1, at);
-    second integer;
-    span bigint := 0;
-begin
-    for i in 1 .. cardinality(seats) loop
-        s := seats[i];
-        if s.mode = 'r' and s.turn then
-            span := greatest(span, s.called - at);
-        elsif s.mode = 'r' and s.called = 0 and (first is null or i < first) then
-            s.called := at + greatest(claim, s.grace);
-            seats[i] := s;
-            wakes := wakes || row(s.id, 0)::@schema@.wake;
-        end if;
-    end loop;
-    if first is null or readers then
-        return;
-    end if;
-    s := seats[first];
-    if s.called > 0 then
-        return;
-    end if;
-    if span > 0 then
-        wakes := wakes || row(s.id, span)::@schema@.wake;
-    else
-        span := greatest(claim, s.grace);
-        s.called := at + span;
-        seats[first] := s;
-        wakes := wakes || row(s.id, 0)::@schema@.wake;
-    end if;
-    second := @schema@.first_writer_v1(seats, first + 1, at);
-    for i in coalesce(second, first + 1) .. coalesce(second, cardinality(seats)) loop
-        s := seats[i];
-        if s.called = 0 or i = second then
-            wakes := wakes || row(s.id, span)::@schema@.wake;
-        end if;
-    end loop;
 end
 $$;
 
@@ -221,6 +132,9 @@ declare
     n integer;
     number bigint;
     place integer;
+    first integer;
+    second integer;
+    span bigint;
     channel text;
     told text;
     replies text := '';
@@ -295,10 +209,16 @@ begin
                     l.until := null;
                     l.note := '';
                     l.found := false;
-                    if cardinality(l.seats) > 0 then
-                        select t.seats, t.wakes into l.seats, wakes
-                            from @schema@.give_turns_v1(l.seats, wakes, at, claim) t;
-                    end if;
+                    -- It gives the readers that wait their turn.
+                    for p in 1 .. cardinality(l.seats) loop
+                        s := l.seats[p];
+                        if s.mode = 'r' then
+                            s.turn := true;
+                            s.called := at + greatest(claim, s.grace);
+                            l.seats[p] := s;
+                            wakes := wakes || row(s.id, 0)::@schema@.wake;
+                        end if;
+                    end loop;
                 end if;
                 exit when stage = 2;
 
@@ -326,7 +246,7 @@ begin
                     elsif (command -> 'expect') <> 'null' and ((command ->> 'expect')::bigint <> l.fence or l.poisoned) then
                         verdict := 'mismatch';
                         poison := l.poisoned;
-                    elsif (l.writer is not null or cardinality(l.seats) > 0 or mode = 'w' and l.readers > 0)
+                    elsif l.writer is not null or (cardinality(l.seats) > 0 or mode = 'w' and l.readers > 0)
                         and @schema@.blocked_until_v1(l, seat, mode, at) > 0
                     then
                         verdict := 'held';
@@ -518,12 +438,51 @@ begin
                 end if;
             end loop;
 
+            -- Wake whoever may enter, and set alarms in case that the called ones do not come.
             if cardinality(l.seats) > 0 and l.writer is null then
-                select t.seats, t.wakes into l.seats, wakes
-                    from @schema@.call_next_v1(l.seats, wakes, l.readers > 0, at, claim) t;
+                first := 0;
+                second := 0;
+                span := 0;
+                for p in 1 .. cardinality(l.seats) loop
+                    s := l.seats[p];
+                    if s.mode = 'w' then
+                        if not (0 < s.called and s.called <= at) then
+                            if first = 0 then
+                                first := p;
+                            elsif second = 0 then
+                                second := p;
+                            end if;
+                        end if;
+                    elsif s.turn then
+                        span := greatest(span, s.called - at);
+                    elsif s.called = 0 and first = 0 then
+                        s.called := at + greatest(claim, s.grace);
+                        l.seats[p] := s;
+                        wakes := wakes || row(s.id, 0)::@schema@.wake;
+                    end if;
+                end loop;
+                if first > 0 and l.readers = 0 then
+                    s := l.seats[first];
+                    if s.called = 0 then
+                        if span > 0 then
+                            wakes := wakes || row(s.id, span)::@schema@.wake;
+                        else
+                            span := greatest(claim, s.grace);
+                            s.called := at + span;
+                            l.seats[first] := s;
+                            wakes := wakes || row(s.id, 0)::@schema@.wake;
+                        end if;
+                        for p in first + 1 .. cardinality(l.seats) loop
+                            s := l.seats[p];
+                            if p = second or second = 0 and s.called = 0 then
+                                wakes := wakes || row(s.id, span)::@schema@.wake;
+                            end if;
+                        end loop;
+                    end if;
+                end if;
             end if;
             if verdict = 'held' and op = 'acquire' then
-                retry := greatest(0, @schema@.blocked_until_v1(l, seat, mode, at) - at);
+                retry := greatest(0, coalesce(l.until, @schema@.blocked_until_v1(l, seat, mode, at)) - at);
             end if;
             lasting := lasting or op = 'undo' or verdict = 'granted' and op <> 'release' and op <> 'leave';
 
