@@ -15,20 +15,12 @@ from grelmicro_fastapi.providers.redis_address import Address
 from grelmicro_fastapi.providers.redis_driver import Driver, Pool, codes
 from grelmicro_fastapi.providers.redis_provider import RedisLikeProvider
 
-
-async def _stale(connection: Any) -> bool:
-    # The first is the name since version 8.
-    look = getattr(connection, "can_read", None) or connection.can_read_destructive
-    return bool(await look())
-
-
 _DRIVER = Driver(
     name="redis",
     failures=(exceptions.RedisError,),
     answers=exceptions.ResponseError,
     codes=codes(exceptions),
     never=Retry(NoBackoff(), 0),
-    stale=_stale,
 )
 
 

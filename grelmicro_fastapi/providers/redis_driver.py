@@ -4,7 +4,7 @@ We take only connections from them, not their clients. A client may send a comma
 keeps a connection whose caller was cancelled; both are wrong for a lock.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
@@ -71,8 +71,6 @@ class Driver:
     """The classes from whose text the library takes the code off."""
     never: object
     """Its way to say that nothing is tried twice."""
-    stale: Callable[[Connection], Awaitable[bool]]
-    """Has the other side hung up, or said something that nobody asked for?"""
 
     @property
     def lost(self) -> tuple[type[Exception], ...]:

@@ -6,7 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from grelmicro_fastapi.errors import BackendError
-from grelmicro_fastapi.providers.redis_driver import REFUSALS, Connection, Driver
+from grelmicro_fastapi.providers.redis_driver import Connection, Driver
+from grelmicro_fastapi.providers.redis_pipe import Pipe
 from grelmicro_fastapi.providers.redis_wire import SCRIPT, SHA, Word, pack
 
 Dial = Callable[[], Awaitable[Connection]]
@@ -25,7 +26,7 @@ class Node:
         self._dial = dial
         self.connecting = connecting
         self._operation = operation
-        self._idle: list[Connection] = []
+        self._idle: list[Pipe] = []
         self._lent: list[Connection] = []
         self._closed = False
 
@@ -50,26 +51,24 @@ class Node:
         Raises `BackendError` if any answer is missing. A connection of which an answer is still due is hung up, so
         cancelling this leaves none behind that would give the next caller somebody else's answer.
         """
-        connection = await self._take()
+        pipe = await self._take()
         try:
-            async with asyncio.timeout(self._operation):
-                await connection.send_packed_command([pack(commands)], check_health=False)
-                answers = [await self._read(connection) for _ in commands]
+            answers = await pipe.exchange(pack(commands), len(commands), self._operation)
         except BaseException as error:
-            await hang_up(connection)
+            await hang_up(pipe.connection)
             if isinstance(error, self.driver.lost):
                 raise unreachable(error, sent=True) from error
             raise
-        demoted = any(isinstance(answer, Exception) and self.driver.code(answer) == "READONLY" for answer in answers)
+        demoted = any(self._is(answer, "READONLY") for answer in answers)
         if demoted:
             # Another server took over: nothing is written here, and nothing worth hearing is said here any more.
-            for each in (connection, *self._idle, *self._lent):
+            for each in (pipe.connection, *(idle.connection for idle in self._idle), *self._lent):
                 await hang_up(each)
             self._idle.clear()
-        elif self._closed or not connection.is_connected:
-            await hang_up(connection)
+        elif self._closed or not pipe.clean:
+            await hang_up(pipe.connection)
         else:
-            self._idle.append(connection)
+            self._idle.append(pipe)
         return answers
 
     async def run(self, calls: Sequence[Sequence[Word]], before: Sequence[Word] = ()) -> list[Any]:
@@ -91,9 +90,8 @@ class Node:
         """Hang up."""
         self._closed = True
         idle, self._idle = self._idle, []
-        for connection in idle:
-            with suppress(*self.driver.lost):
-                await connection.disconnect()
+        for pipe in idle:
+            await hang_up(pipe.connection)
 
     def reopen(self) -> None:
         """Keep connections again."""
@@ -114,19 +112,13 @@ class Node:
             answers = [answer if isinstance(answer, Exception) else shy for answer in answers]
         return answers
 
-    async def _take(self) -> Connection:
+    async def _take(self) -> Pipe:
         while self._idle:
-            connection = self._idle.pop()
-            try:
-                if not await self.driver.stale(connection):
-                    return connection
-            except self.driver.lost:
-                pass
-            except BaseException:
-                await hang_up(connection)
-                raise
-            await hang_up(connection)
-        return await self._open()
+            pipe = self._idle.pop()
+            if pipe.clean:
+                return pipe
+            await hang_up(pipe.connection)
+        return Pipe(await self._open())
 
     async def _open(self) -> Connection:
         connection: Connection | None = None
@@ -141,14 +133,6 @@ class Node:
                 raise unreachable(error, sent=False) from error
             raise
         return connection
-
-    async def _read(self, connection: Connection) -> Any:
-        try:
-            return await connection.read_response(disable_decoding=True)
-        except self.driver.failures as error:
-            if isinstance(error, self.driver.answers) or self.driver.code(error) in REFUSALS:
-                return error
-            raise
 
     def _is(self, answer: object, code: str) -> bool:
         return isinstance(answer, Exception) and self.driver.code(answer) == code

@@ -15,18 +15,12 @@ from grelmicro_fastapi.providers.redis_address import Address
 from grelmicro_fastapi.providers.redis_driver import Driver, Pool, codes
 from grelmicro_fastapi.providers.redis_provider import RedisLikeProvider
 
-
-async def _stale(connection: Any) -> bool:
-    return bool(await connection.can_read_destructive())
-
-
 _DRIVER = Driver(
     name="valkey",
     failures=(exceptions.ValkeyError,),
     answers=exceptions.ResponseError,
     codes=codes(exceptions),
     never=Retry(NoBackoff(), 0),
-    stale=_stale,
 )
 
 

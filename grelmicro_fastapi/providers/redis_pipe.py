@@ -1,0 +1,110 @@
+"""Questions out, answers in, on a connection that the library has made ready.
+
+Its own reading and writing costs more than all the rest of an uncontended lock.
+"""
+
+import asyncio
+from typing import Any, cast
+
+from grelmicro_fastapi.providers.redis_driver import Connection
+
+_INTEGER, _BULK, _ARRAY, _SIMPLE, _ERROR = b":$*+-"
+
+
+class ServerError(Exception):
+    """What the server answered instead of a value. Its text begins with a code, such as NOSCRIPT."""
+
+
+class _IncompleteError(Exception):
+    """The rest is still on its way."""
+
+
+class Pipe(asyncio.Protocol):
+    """Takes over the transport of a connection. One exchange at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        # Private to both libraries, and the same in all of their versions since there is asyncio in them.
+        writer: asyncio.StreamWriter = getattr(connection, "_writer")  # noqa: B009  # hidden from type checkers
+        self.connection = connection
+        self._transport = cast("asyncio.Transport", writer.transport)
+        self._library = self._transport.get_protocol()
+        self._answers: list[Any] = []
+        self._expected = 0
+        self._rest = b""
+        self._done: asyncio.Future[list[Any]] | None = None
+        self.clean = not self._transport.is_closing()
+        """False once it is lost, or an answer is due that nobody waits for."""
+        self._transport.set_protocol(self)
+
+    async def exchange(self, questions: bytes, count: int, seconds: float) -> list[Any]:
+        """Send, and return so many answers; an error of the server is one of them.
+
+        Raises `OSError` if the connection is lost, `TimeoutError` after so many seconds.
+        """
+        loop = asyncio.get_running_loop()
+        self.clean = False
+        self._answers, self._expected, self._rest = [], count, b""
+        done: asyncio.Future[list[Any]] = loop.create_future()
+        self._done = done
+        timer = loop.call_later(seconds, self._late)
+        try:
+            self._transport.write(questions)
+            return await done
+        finally:
+            timer.cancel()
+            self._done = None
+
+    def data_received(self, data: bytes) -> None:
+        """Part of an answer, or several."""
+        done = self._done
+        if done is None or done.done():
+            self.clean = False
+            return
+        known, at = self._rest + data, 0
+        try:
+            while len(self._answers) < self._expected:
+                answer, at = _parse(known, at)
+                self._answers.append(answer)
+        except _IncompleteError:
+            self._rest = known[at:]
+            return
+        self.clean = at == len(known)
+        done.set_result(self._answers)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The other side hung up, or we did."""
+        self.clean = False
+        if self._done and not self._done.done():
+            self._done.set_exception(exc or ConnectionResetError("the server closed the connection"))
+        self._library.connection_lost(exc)
+
+    def _late(self) -> None:
+        if self._done and not self._done.done():
+            self._done.set_exception(TimeoutError("it took too long"))
+
+
+def _parse(data: bytes, at: int) -> tuple[Any, int]:
+    end = data.find(b"\r\n", at)
+    if end < 0:
+        raise _IncompleteError
+    kind, line, after = data[at], data[at + 1 : end], end + 2
+    if kind == _INTEGER:
+        return int(line), after
+    if kind == _BULK:
+        end = after + int(line)
+        if end < after:
+            return None, after
+        if len(data) < end + 2:
+            raise _IncompleteError
+        return data[after:end], end + 2
+    if kind == _ARRAY:
+        values: list[Any] = []
+        for _ in range(int(line)):
+            value, after = _parse(data, after)
+            values.append(value)
+        return values, after
+    if kind == _SIMPLE:
+        return line, after
+    if kind == _ERROR:
+        return ServerError(line.decode(errors="replace")), after
+    raise OSError("this is not a server that speaks Redis's protocol")
