@@ -51,6 +51,8 @@ class Node:
         Raises `BackendError` if any answer is missing. A connection of which an answer is still due is hung up, so
         cancelling this leaves none behind that would give the next caller somebody else's answer.
         """
+        if not commands:
+            return []
         pipe = await self._take()
         try:
             answers = await pipe.exchange(pack(commands), len(commands), self._operation)
