@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import math
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -11,7 +10,7 @@ from functools import partial
 from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.futures import settle, sleep, within
 from grelmicro_fastapi.coordination.leadership import Leadership
-from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
+from grelmicro_fastapi.coordination.lease import Holder, Lease
 from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import BackendError, CoordinationError, DrainingError, NotLeaderError
 
@@ -119,10 +118,9 @@ class Campaign:
     async def _stand(self) -> Leadership:
         grant = await self.crew.take(self._wish, None)
         holder = Holder(asyncio.current_task(), self)
-        grip = Grip(Lease(self.crew, self._wish, grant, holder, math.inf))
-        self.crew.took(grip.lease)
-        self.crew.keep(grip)
-        return Leadership(grip, holder)
+        lease = Lease(self.crew, self._wish, grant, holder)
+        self.crew.took(lease)
+        return Leadership(lease, holder, self.crew.keep(lease))
 
     async def _lead(self, leadership: Leadership) -> None:
         name = self._wish.name

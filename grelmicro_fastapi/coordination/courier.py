@@ -17,7 +17,7 @@ from grelmicro_fastapi.coordination.futures import Bound, settle, sleep
 from grelmicro_fastapi.coordination.lane import OPERATION, Asker, Lane, Parcel, broken_promise, closed, silence
 from grelmicro_fastapi.coordination.pace import Pace
 from grelmicro_fastapi.coordination.state import GRAVE, Acquire, Command, Reply, Undo, Verdict
-from grelmicro_fastapi.coordination.store import Answer, Ask, DirectStore, Snapshot, Store
+from grelmicro_fastapi.coordination.store import Answer, DirectStore, Snapshot, Store
 from grelmicro_fastapi.errors import BackendError
 
 _log = logging.getLogger("grelmicro_fastapi.coordination")
@@ -45,7 +45,7 @@ class Courier:
         Raises `BackendError` if there is none by then. An acquire is undone then, and when the caller is cancelled.
         """
         if self.at_once:
-            return judge(self.at_once(Ask(key, command, self.pace.claim)))
+            return judge(self.at_once(key, command, self.pace.claim))
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.post(key, command, partial(settle, answer), lane=lane, asker=answer)
         try:
@@ -91,7 +91,7 @@ class Courier:
         parcel = Parcel(key, command, done, bound, asker)
         if self.at_once:
             parcel.left = self.clock.now()
-            self._deliver(parcel, self.at_once(Ask(key, command, self.pace.claim)))
+            self._deliver(parcel, self.at_once(key, command, self.pace.claim))
         elif self._closed:
             self._deliver(parcel, closed(sent=False))
         else:

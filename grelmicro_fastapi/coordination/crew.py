@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import weakref
 from contextvars import Context
 from functools import partial
 from typing import Protocol
@@ -12,12 +13,12 @@ from grelmicro_fastapi.coordination.futures import sleep
 from grelmicro_fastapi.coordination.identity import Owner, mint, owner
 from grelmicro_fastapi.coordination.keeper import Keeper
 from grelmicro_fastapi.coordination.lane import OPERATION
-from grelmicro_fastapi.coordination.lease import Grip
+from grelmicro_fastapi.coordination.lease import Grip, Lease
 from grelmicro_fastapi.coordination.register import Register
 from grelmicro_fastapi.coordination.state import Acquire, Reply, Verdict
-from grelmicro_fastapi.coordination.store import Ask, Store
+from grelmicro_fastapi.coordination.store import Store
 from grelmicro_fastapi.coordination.waiting import Waiting
-from grelmicro_fastapi.coordination.wish import Grant, Wish, stale, trusted_until
+from grelmicro_fastapi.coordination.wish import Grant, Wish, stale
 from grelmicro_fastapi.errors import (
     BackendError,
     DrainingError,
@@ -107,22 +108,30 @@ class Crew:
         if at_once is None or self.draining or (wish.key, wish.mode) in self.waiting.queues:
             return None
         asked, token = self.clock.now(), mint(wish.worker, who)
-        command = Acquire(token, wish.mode, wish.ttl, expect=wish.expect, note=wish.note)
-        answer = at_once(Ask(wish.key, command, self.courier.pace.claim))
+        command = Acquire(token, wish.mode, wish.ttl, "", 0, False, wish.expect, wish.note)
+        answer = at_once(wish.key, command, self.courier.pace.claim)
         if isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED:
-            return self._checked(wish, Grant(token, asked, answer))
+            # Should the lease be over already, its guard is born invalid, and `acquire` says so.
+            return Grant(token, asked, answer)
         return None
 
-    def keep(self, grip: Grip) -> None:
-        """Renew the lease, or tell its owner of its end, if that was asked for."""
-        wish = grip.lease.wish
-        if wish.keep_alive or wish.cancels:
-            self.keeper.keep(grip)
+    def keep(self, lease: Lease) -> Grip | None:
+        """Renew the lease, or tell its owner of its end, if that was asked for.
+
+        A lease that is renewed is so for as long as somebody has the grip that this returns.
+        """
+        wish = lease.wish
+        if not (wish.keep_alive or wish.cancels):
+            return None
+        grip = Grip() if wish.keep_alive else None
+        lease.grip = weakref.ref(grip) if grip else None
+        self.keeper.keep(lease)
+        return grip
 
     async def _try(self, wish: Wish) -> Grant:
         asked, token = self.clock.now(), mint(wish.worker, owner())
         command = Acquire(token, wish.mode, wish.ttl, expect=wish.expect, note=wish.note)
-        reply = await self.courier.ask(wish.key, command, min(OPERATION, wish.lease, wish.trust))
+        reply = await self.courier.ask(wish.key, command, min(OPERATION, wish.trusted))
         if reply.verdict is Verdict.GRANTED:
             return self._checked(wish, Grant(token, asked, reply))
         if reply.verdict is Verdict.MISMATCH:
@@ -150,7 +159,7 @@ class Crew:
         return self._checked(wish, grant)
 
     def _checked(self, wish: Wish, grant: Grant) -> Grant:
-        if self.clock.now() < trusted_until(wish, grant.asked):
+        if self.clock.now() < grant.asked + wish.trusted:
             return grant
         self._give_back(wish, grant.token)
         raise BackendError(f"the store granted {wish.name!r} too late: its lease of {wish.lease:g} s was over")

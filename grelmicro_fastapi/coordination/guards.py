@@ -6,7 +6,7 @@ They are siblings, never subclasses of each other, so a type checker refuses one
 import asyncio
 from typing import ClassVar, final
 
-from grelmicro_fastapi.coordination.futures import within
+from grelmicro_fastapi.coordination.identity import Owner
 from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
 from grelmicro_fastapi.coordination.state import Mode, Poison
 from grelmicro_fastapi.errors import CoordinationError, LockNotOwnedError
@@ -17,15 +17,20 @@ class Guard:
 
     mode: ClassVar[Mode]
 
-    __slots__ = ("_grip", "_holder", "_left", "_lost", "lease")
+    # Most guards are held for a moment and released: only what differs then is set.
+    _left = False
+    _lost = False
 
-    def __init__(self, grip: Grip, holder: Holder) -> None:
-        self.lease = grip.lease
+    def __init__(self, lease: Lease, holder: Holder, grip: Grip | None) -> None:
+        self.lease = lease
         """What this is the proof of. For the library's own rooms."""
-        self._grip: Grip | None = grip
+        self._grip = grip
         self._holder = holder
-        self._left = False
-        self._lost = False
+
+    @property
+    def owner(self) -> Owner:
+        """The task or thread that acquired it. For the library's own rooms."""
+        return self._holder.owner
 
     @property
     def name(self) -> str:
@@ -70,13 +75,7 @@ class Guard:
         """Wait until the lease is lost (True) or given back (False)."""
         lease = self.lease
         while not self.lost and not lease.spent and not self._left:
-            watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            lease.watchers.append(watcher)
-            try:
-                await within(lease.crew.clock, lease.deadline - lease.crew.clock.now(), watcher)
-            finally:
-                if watcher in lease.watchers:
-                    lease.watchers.remove(watcher)
+            await lease.watch(lease.deadline - lease.crew.clock.now())
         return self.lost
 
     async def leave(self, error: BaseException | None) -> None:
@@ -86,6 +85,9 @@ class Guard:
         error of the body, whatever goes wrong here is added to it as a note. Poison is kept unless the body succeeded.
         """
         lease, lost = self.lease, self.lost
+        if error is None and not lost and not self._left:
+            await self._give_back(Poison.CLEAR)
+            return
         gone = self._gone() if lost else None
         # Was the body cancelled because of this loss, and for nothing else?
         cancelled = lease.uncancel() and isinstance(error, asyncio.CancelledError)
@@ -141,8 +143,6 @@ class LockHandle(Guard):
 
     mode = Mode.WRITE
 
-    __slots__ = ()
-
     @property
     def fencing_token(self) -> int:
         """Higher than that of every holder before. Raises `LockNotOwnedError` once the handle is not valid."""
@@ -162,8 +162,6 @@ class ReadGuard(Guard):
     """The proof that nobody writes."""
 
     mode = Mode.READ
-
-    __slots__ = ()
 
     @property
     def generation(self) -> int:
@@ -186,11 +184,7 @@ class WriteGuard(Guard):
 
     mode = Mode.WRITE
 
-    __slots__ = ("_reader",)
-
-    def __init__(self, grip: Grip, holder: Holder) -> None:
-        super().__init__(grip, holder)
-        self._reader: ReadGuard | None = None
+    _reader: ReadGuard | None = None
 
     @property
     def fencing_token(self) -> int:
@@ -221,11 +215,10 @@ class WriteGuard(Guard):
         lease = self._prove()
         self._left, self._grip = True, None
         try:
-            grip = Grip(await lease.downgrade())
+            reader = await lease.downgrade()
         finally:
             self._lost = lease.lost
-        lease.crew.keep(grip)
-        self._reader = ReadGuard(grip, self._holder)
+        self._reader = ReadGuard(reader, self._holder, lease.crew.keep(reader))
         return self._reader
 
     async def leave(self, error: BaseException | None) -> None:

@@ -8,13 +8,12 @@ import heapq
 import itertools
 import logging
 import random
-import weakref
 from typing import NamedTuple
 
 from grelmicro_fastapi.coordination.clock import Clock, Timer
 from grelmicro_fastapi.coordination.courier import Courier
 from grelmicro_fastapi.coordination.lane import OPERATION
-from grelmicro_fastapi.coordination.lease import RENEWALS, Grip, Lease
+from grelmicro_fastapi.coordination.lease import RENEWALS, Lease
 from grelmicro_fastapi.coordination.state import Renew, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Answer
 
@@ -27,7 +26,6 @@ class _Charge(NamedTuple):
     when: float
     number: int
     lease: Lease
-    grip: "weakref.ref[Grip]"
 
 
 class Keeper:
@@ -43,10 +41,9 @@ class Keeper:
         self._alarm = 0.0
         self._closed = False
 
-    def keep(self, grip: Grip) -> None:
-        """See that the lease is renewed while somebody has a grip of it, and that its owner learns of its end."""
-        lease = grip.lease
-        charge = _Charge(0.0, next(self._numbers), lease, weakref.ref(grip))
+    def keep(self, lease: Lease) -> None:
+        """See that the lease is renewed while somebody has its grip, and that its owner learns of its end."""
+        charge = _Charge(0.0, next(self._numbers), lease)
         self._plan(charge, self._next_renewal(lease) if lease.wish.keep_alive else lease.deadline)
 
     def close(self) -> None:
@@ -99,7 +96,7 @@ class Keeper:
             lease.lose("its lease could not be renewed in time" if lease.wish.keep_alive else "its lease ended")
         elif lease.final:
             self._plan(charge, lease.deadline)
-        elif lease.wish.keep_alive and charge.grip() is None:
+        elif lease.wish.keep_alive and not (lease.grip and lease.grip()):
             _log.warning("a guard of %r was dropped without release: it is not renewed any more", lease.wish.name)
         elif lease.wish.keep_alive:
             self._renew(charge, now)

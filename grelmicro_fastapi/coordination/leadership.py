@@ -20,8 +20,6 @@ class Leadership(Guard):
 
     mode = Mode.WRITE
 
-    __slots__ = ()
-
     @property
     def valid(self) -> bool:
         """True as long as this process leads: not once the lease may have ended, nor once it began to resign."""

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import math
 import weakref
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.courier import Courier, judge
@@ -12,9 +14,9 @@ from grelmicro_fastapi.coordination.futures import settle, within
 from grelmicro_fastapi.coordination.identity import Owner, owner
 from grelmicro_fastapi.coordination.lane import OPERATION, silence
 from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Reply, Verdict
-from grelmicro_fastapi.coordination.store import Answer, Ask
+from grelmicro_fastapi.coordination.store import Answer
 from grelmicro_fastapi.coordination.waiting import Waiting
-from grelmicro_fastapi.coordination.wish import Grant, Wish, trusted_until
+from grelmicro_fastapi.coordination.wish import Grant, Wish
 from grelmicro_fastapi.errors import BackendError, LockNotOwnedError
 
 _log = logging.getLogger("grelmicro_fastapi.coordination")
@@ -23,21 +25,20 @@ RENEWALS = "renewals"
 """The lane of its own that keeps renewals apart from everything else."""
 
 
-class Holder(NamedTuple):
+class Holder:
     """A task or thread, and the object through which it took a lease."""
 
-    owner: Owner
-    source: object
+    __slots__ = ("owner", "source")
+
+    def __init__(self, owner: Owner, source: object) -> None:
+        self.owner = owner
+        self.source = source
 
 
 class Grip:
-    """What all guards of one lease hold together. When it is gone, nobody can use the lease, and it is not renewed."""
+    """What all guards of a lease that is kept alive hold together. When it is gone, nobody can use the lease."""
 
-    __slots__ = ("__weakref__", "lease")
-
-    def __init__(self, lease: "Lease") -> None:
-        self.lease = lease
-        lease.grip = weakref.ref(self)
+    __slots__ = ("__weakref__",)
 
 
 class Serves(Protocol):
@@ -59,7 +60,7 @@ class Serves(Protocol):
     def parted(self, lease: "Lease", holder: Holder) -> None:
         """Count one holder less."""
 
-    def keep(self, grip: Grip) -> None:
+    def keep(self, lease: "Lease") -> Grip | None:
         """Renew the lease, if that was asked for."""
 
 
@@ -67,54 +68,41 @@ class Lease:
     """A lease and its local deadline, which always lies before the end that the store knows.
 
     `holders` are the tasks that hold it, each with the object it went through: the one that acquired it, and
-    children that joined. `limit` is when it ends at the latest, and a `final` one is not renewed any more.
+    children that joined. `limit` is when it ends at the latest, `due` when the keeper looks at it, and a `final` one is
+    not renewed any more.
     """
 
-    __slots__ = (
-        "_answer",
-        "_calm",
-        "_cancelled",
-        "_doubtful",
-        "_leaving",
-        "confirmed",
-        "crew",
-        "deadline",
-        "due",
-        "fence",
-        "final",
-        "grip",
-        "holders",
-        "limit",
-        "lost",
-        "poisoned",
-        "spent",
-        "token",
-        "watchers",
-        "wish",
-    )
+    # Most leases are short and uneventful, so what rarely changes is set when it does.
+    grip: "weakref.ref[Grip] | None" = None
+    due = 0.0
+    final = False
+    lost = False
+    spent = False
+    watchers: tuple["asyncio.Future[None]", ...] = ()
+    _answer: Answer | None = None
+    _leaving = False
+    _doubtful = False
+    _cancelled: "asyncio.Task[object] | None" = None
+    _calm = 0
 
-    def __init__(self, crew: Serves, wish: Wish, grant: Grant, holder: Holder, limit: float) -> None:
+    def __init__(self, crew: Serves, wish: Wish, grant: Grant, holder: Holder) -> None:
+        token, asked, reply = grant
         self.crew = crew
         self.wish = wish
-        self.token = grant.token
-        self.fence = grant.reply.fence
-        self.poisoned = grant.reply.poisoned
-        self.limit = limit
-        self.confirmed = grant.asked
-        self.deadline = min(trusted_until(wish, grant.asked), limit)
-        self.holders: list[Holder] = [holder]
-        self.grip: weakref.ref[Grip] | None = None
-        self.due = 0.0
-        self.final = False
-        self.lost = False
-        self.spent = False
-        self.watchers: list[asyncio.Future[None]] = []
-        self._answer: Answer | None = None
-        self._leaving = False
-        self._doubtful = False
-        self._cancelled: asyncio.Task[object] | None = None
-        # How often the owner had been cancelled before, by somebody whose cancellation it did not heed.
-        self._calm = holder.owner.cancelling() if wish.cancels and isinstance(holder.owner, asyncio.Task) else 0
+        self.token = token
+        self.fence = reply.fence
+        self.poisoned = reply.poisoned
+        self.confirmed = asked
+        self.holders = [holder]
+        self.limit = math.inf if wish.max_hold is None else asked + wish.max_hold
+        self.deadline = min(asked + wish.trusted, self.limit)
+        if wish.cancels and isinstance(holder.owner, asyncio.Task):
+            # How often the owner had been cancelled before, by somebody whose cancellation it did not heed.
+            self._calm = holder.owner.cancelling()
+
+    def holder(self, who: Owner, source: object) -> Holder | None:
+        """The holder who took or joined it through that object."""
+        return next((one for one in self.holders if one.owner is who and one.source is source), None)
 
     @property
     def valid(self) -> bool:
@@ -141,7 +129,7 @@ class Lease:
     def extended(self, asked: float) -> None:
         """The store confirmed a renewal that was asked for at that time."""
         self.confirmed = max(self.confirmed, asked)
-        self.deadline = min(max(self.deadline, trusted_until(self.wish, asked)), self.limit)
+        self.deadline = min(max(self.deadline, asked + self.wish.trusted), self.limit)
 
     async def extend(self) -> None:
         """Renew now. Raises `LockNotOwnedError` if it has ended, `BackendError` if the store does not say."""
@@ -167,7 +155,7 @@ class Lease:
         if not self.valid:
             raise self.gone()
         self.retire()
-        wish = self.wish._replace(mode=Mode.READ)
+        wish = replace(self.wish, mode=Mode.READ)
         asked = self.crew.clock.now()
         try:
             command = Downgrade(self.token, wish.ttl)
@@ -180,7 +168,9 @@ class Lease:
         if reply.verdict is not Verdict.GRANTED:
             self.lost = True
             raise self.gone()
-        reader = Lease(self.crew, wish, Grant(self.token, asked, reply), self.holders[0], self.limit)
+        reader = Lease(self.crew, wish, Grant(self.token, asked, reply), self.holders[0])
+        reader.limit = self.limit
+        reader.deadline = min(reader.deadline, self.limit)
         if not reader.valid:
             self.crew.courier.undo(wish.key, self.token, wish.lease)
             self.lost = True
@@ -223,17 +213,19 @@ class Lease:
             self.lost = self.lost or self.crew.clock.now() >= self.deadline
             self.spent = True
             self.crew.left(self)
-            self.tell()
+            if self.watchers:
+                self.tell()
 
     def _send_release(self, poison: Poison) -> Answer | None:
         crew, key = self.crew, self.wish.key
-        courier, command = crew.courier, Release(self.token, round(self.wish.min_hold * 1000), poison)
+        courier, command = crew.courier, Release(self.token, int(self.wish.min_hold * 1000), poison)
         if courier.at_once:
-            self._answer = courier.at_once(Ask(key, command, courier.pace.claim))
+            self._answer = courier.at_once(key, command, courier.pace.claim)
         elif not self._leaving:
             self._answer, self._leaving = None, True
             courier.post(key, command, partial(self._left, command))
-        crew.waiting.released(key)
+        if crew.waiting.queues:
+            crew.waiting.released(key)
         return self._answer
 
     def _left(self, command: Release, answer: Answer) -> None:
@@ -249,13 +241,20 @@ class Lease:
         clock = self.crew.clock
         until = clock.now() + OPERATION
         while self._answer is None and clock.now() < until:
-            answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.watchers.append(answered)
-            await within(clock, until - clock.now(), answered)
+            await self.watch(until - clock.now())
         return self._answer or silence(OPERATION)
 
     def tell(self) -> None:
         """Let everybody who watches look again."""
-        for watcher in self.watchers:
+        watchers, self.watchers = self.watchers, ()
+        for watcher in watchers:
             settle(watcher, None)
-        self.watchers.clear()
+
+    async def watch(self, seconds: float) -> None:
+        """Wait until something changes, for so many seconds at the most."""
+        watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.watchers = (*self.watchers, watcher)
+        try:
+            await within(self.crew.clock, seconds, watcher)
+        finally:
+            self.watchers = tuple(other for other in self.watchers if other is not watcher)

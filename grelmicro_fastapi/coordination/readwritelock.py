@@ -1,6 +1,6 @@
 """A read-write lock: every reader at once, or one writer alone, in the whole fleet."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Unpack, final
 
 from grelmicro_fastapi.coordination.backend import Source
@@ -43,7 +43,7 @@ class WriteView(View[WriteGuard]):
         Otherwise `StaleGenerationError` says which it is now, and nothing was changed. A poisoned resource meets no
         expectation: nobody knows what it holds.
         """
-        wish = self._wish if expect is None else self._wish._replace(expect=expect)
+        wish = self._wish if expect is None else replace(self._wish, expect=expect)
         return await self._take(wish, timeout)
 
     @property
@@ -82,7 +82,7 @@ class ReadWriteLock:
     ) -> None:
         write = wish("READWRITELOCK", READWRITELOCK, name, Mode.WRITE, options, env_load)
         self._source = backend
-        self.read = ReadView(write._replace(mode=Mode.READ), backend, ReadGuard)
+        self.read = ReadView(replace(write, mode=Mode.READ), backend, ReadGuard)
         self.write = WriteView(write, backend, WriteGuard)
 
     @property

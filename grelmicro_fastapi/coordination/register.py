@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 
 from grelmicro_fastapi.coordination.identity import Owner, owner
-from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
+from grelmicro_fastapi.coordination.lease import Holder, Lease
 from grelmicro_fastapi.coordination.state import Mode
 from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import LockReentrantError, LockUpgradeError
@@ -21,8 +21,11 @@ class Register:
         self._owned: dict[tuple[str, Owner], Lease] = {}
         self._crowded = 1024
 
-    def nests(self, wish: Wish, who: Owner) -> Grip | None:
-        """Return the grip of the read lease to join, if any. Raises if the owner would wait for itself."""
+    def nests(self, wish: Wish, who: Owner) -> Lease | None:
+        """Return the read lease to join, if any. Raises if the owner would wait for itself."""
+        leases = self._leases.get(wish.key)
+        if leases is None:
+            return None
         lease = self._owned.get((wish.key, who))
         if lease is not None and lease.valid:
             if wish.mode is Mode.WRITE and lease.wish.mode is Mode.READ:
@@ -33,23 +36,25 @@ class Register:
             raise LockReentrantError(f"this task holds {wish.name!r} already: pass its guard on instead")
         if wish.mode is Mode.READ:
             for lease in _reading.get():
-                if lease.wish.key == wish.key and lease in self._leases.get(wish.key, ()) and lease.valid:
-                    return lease.grip() if lease.grip else None
+                # One that is kept alive, but whose guards are all gone, is not renewed any more.
+                if lease in leases and lease.valid and (lease.grip is None or lease.grip()):
+                    return lease
         return None
 
     def took(self, lease: Lease) -> None:
         """Count a lease as held here, by its first holder."""
-        key = lease.wish.key
+        wish = lease.wish
         if len(self._owned) >= self._crowded:
             self._forget_the_dead()
-        leases = self._leases.get(key)
+        leases = self._leases.get(wish.key)
         if leases is None:
-            self._leases[key] = {lease: None}
+            self._leases[wish.key] = {lease: None}
         else:
             leases[lease] = None
-        self._owned[key, lease.holders[0].owner] = lease
-        if lease.wish.mode is Mode.READ:
-            _reading.set((*(other for other in _reading.get() if other.valid), lease))
+        self._owned[wish.key, lease.holders[0].owner] = lease
+        if wish.mode is Mode.READ:
+            before = _reading.get()
+            _reading.set((*[other for other in before if other.valid], lease) if before else (lease,))
 
     def joined(self, lease: Lease, holder: Holder) -> None:
         """Count one more holder of a lease."""
@@ -76,7 +81,7 @@ class Register:
         """The lease that the running task took through that object, lost or not, or None."""
         who = owner()
         lease = self._owned.get((key, who))
-        return lease if lease and Holder(who, source) in lease.holders else None
+        return lease if lease and lease.holder(who, source) else None
 
     def holds(self, key: str) -> bool:
         """Is a valid lease of that key held on this loop?"""

@@ -117,6 +117,6 @@ class Store(Protocol):
 class DirectStore(Protocol):
     """A store in our own memory: callers carry their own commands, for no cancellation can come between."""
 
-    def at_once(self, ask: Ask) -> Answer:
+    def at_once(self, key: str, command: Command, claim: int) -> Answer:
         """Let the law advance one key, now."""
         ...

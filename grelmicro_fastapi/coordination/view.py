@@ -8,7 +8,7 @@ from grelmicro_fastapi.coordination.backend import Source, crew_of
 from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.guards import Guard
 from grelmicro_fastapi.coordination.identity import Owner, owner
-from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
+from grelmicro_fastapi.coordination.lease import Holder, Lease
 from grelmicro_fastapi.coordination.rules import step
 from grelmicro_fastapi.coordination.state import Mode, Poison, State, Vacate
 from grelmicro_fastapi.coordination.wish import Wish
@@ -55,11 +55,12 @@ class Held(Generic[G]):
         lease = self._mine()
         if lease is None:
             raise self._not_owned()
-        holder = Holder(owner(), self)
+        holder = lease.holder(owner(), self)
         if len(lease.holders) == 1:
             # Only then: a release that failed may be asked for again.
             await lease.release(Poison.CLEAR)
-        lease.crew.parted(lease, holder)
+        if holder:
+            lease.crew.parted(lease, holder)
 
     async def locked(self) -> bool:
         """Ask the store: does anybody hold it, in any mode?"""
@@ -75,8 +76,12 @@ class Held(Generic[G]):
         return lease.token in state.readers or (state.writer is not None and state.writer.token == lease.token)
 
     async def __aenter__(self) -> G:
-        guard = await self.enter()
-        self._entered.setdefault(owner(), []).append(guard)
+        guard = await self._take(self._wish, self._patience)
+        who = guard.owner
+        if who in self._entered:
+            self._entered[who].append(guard)
+        else:
+            self._entered[who] = [guard]
         return guard
 
     async def __aexit__(
@@ -101,21 +106,20 @@ class Held(Generic[G]):
         return f"<{type(self).__name__} {self._wish.key!r}>"
 
     async def _take(self, wish: Wish, timeout: float | None) -> G:
-        if timeout is not None and not 0 <= timeout < math.inf:
-            raise ValueError(f"timeout= is None or a number of seconds from 0 up, not {timeout!r}")
-        crew = self._crew()
-        who = owner()
+        crew, who = crew_of(self._source), owner()
         holder = Holder(who, self)
         if joined := crew.nests(wish, who):
-            crew.joined(joined.lease, holder)
-            return self._guard(joined, holder)
-        grant = crew.take_at_once(wish, who) or await crew.take(wish, timeout)
-        limit = math.inf if wish.max_hold is None else crew.clock.now() + wish.max_hold
+            crew.joined(joined, holder)
+            return self._guard(joined, holder, joined.grip() if joined.grip else None)
+        grant = crew.take_at_once(wish, who)
+        if grant is None:
+            if timeout is not None and not 0 <= timeout < math.inf:
+                raise ValueError(f"timeout= is None or a number of seconds from 0 up, not {timeout!r}")
+            grant = await crew.take(wish, timeout)
         # From here to the caller there is no await: nothing can come between the grant and its guard.
-        grip = Grip(Lease(crew, wish, grant, holder, limit))
-        crew.took(grip.lease)
-        crew.keep(grip)
-        return self._guard(grip, holder)
+        lease = Lease(crew, wish, grant, holder)
+        crew.took(lease)
+        return self._guard(lease, holder, crew.keep(lease))
 
     def _crew(self) -> Crew:
         return crew_of(self._source)

@@ -1,13 +1,15 @@
 """What a caller wants, and what it got."""
 
 import math
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from grelmicro_fastapi.coordination.state import Mode, Reply
 from grelmicro_fastapi.errors import StaleGenerationError
 
 
-class Wish(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Wish:
     """What a caller wants: the same for each of its attempts. Lengths in seconds."""
 
     name: str
@@ -30,10 +32,17 @@ class Wish(NamedTuple):
     patience: float = math.inf
     """How long one renewal may take, should that be less than a third of the lease."""
 
-    @property
-    def ttl(self) -> int:
-        """The lease in ms."""
-        return round(self.lease * 1000)
+    ttl: int = field(init=False)
+    """The lease in ms."""
+    min_hold_ms: int = field(init=False)
+    trusted: float = field(init=False)
+    """For how long after a request its lease is certainly ours: less 1 % + 2 ms, for clocks drift."""
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "ttl", round(self.lease * 1000))
+        put(self, "min_hold_ms", round(self.min_hold * 1000))
+        put(self, "trusted", min(self.lease * 0.99 - 0.002, self.trust))
 
 
 class Grant(NamedTuple):
@@ -42,11 +51,6 @@ class Grant(NamedTuple):
     token: str
     asked: float
     reply: Reply
-
-
-def trusted_until(wish: Wish, asked: float) -> float:
-    """Until when a lease asked for at that time is certainly ours: less 1 % + 2 ms, for clocks drift."""
-    return asked + min(wish.lease * 0.99 - 0.002, wish.trust)
 
 
 def stale(wish: Wish, reply: Reply) -> StaleGenerationError:

@@ -10,7 +10,7 @@ from typing import Self
 
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.rules import step
-from grelmicro_fastapi.coordination.state import CLAIM, Purge, Reply, State, Vacate, Verdict
+from grelmicro_fastapi.coordination.state import CLAIM, Command, Purge, Reply, State, Vacate, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask, Scope, Snapshot, Wake, Woken
 from grelmicro_fastapi.providers.base import Provider, newer
 
@@ -64,14 +64,13 @@ class MemoryStore:
         """Anything may travel together."""
         return None
 
-    def at_once(self, ask: Ask) -> Answer:
+    def at_once(self, key: str, command: Command, claim: int) -> Answer:
         """Let the law advance one key."""
-        key, command, claim = ask
         states = self._states
         with states.lock:
             state = states.kept.get(key)
             if state is None:
-                reply = self._begin(ask)
+                reply = self._begin(key, command, claim)
             else:
                 reply = step(state, command, states.now(), claim)
                 if reply.verdict is Verdict.NEWER:
@@ -82,7 +81,7 @@ class MemoryStore:
 
     async def apply(self, asks: Sequence[Ask]) -> Sequence[Answer]:
         """Let the law advance each key. Never suspends."""
-        return [self.at_once(ask) for ask in asks]
+        return [self.at_once(*ask) for ask in asks]
 
     async def peek(self, key: str) -> Snapshot:
         """Read one state."""
@@ -131,13 +130,13 @@ class MemoryStore:
             states.tell(key, reply.wakes)
         return gone
 
-    def _begin(self, ask: Ask) -> Reply:
+    def _begin(self, key: str, command: Command, claim: int) -> Reply:
         """The first command for a name. What leaves no trace is not kept."""
         states = self._states
         state = State(states.floor)
-        reply = step(state, ask.command, states.now(), ask.claim)
+        reply = step(state, command, states.now(), claim)
         if state != State(states.floor):
-            states.kept[ask.key] = state
+            states.kept[key] = state
         return reply
 
     def _kept(self, prefix: str = "") -> list[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, cast
@@ -113,7 +114,7 @@ class Acquisition:
         base = self._wishes[number]
         mode = LawMode.READ if self.guard.mode == "read" else LawMode.WRITE
         prefix = LOCK if self.plain else READWRITELOCK
-        own = base._replace(name=name, key=prefix + name, mode=mode)
+        own = replace(base, name=name, key=prefix + name, mode=mode)
         if self.plain:
             view = View(own, backend, LockHandle)
         elif mode is LawMode.READ:
