@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.servers.kubernetes import kubernetes as kubernetes
 from tests.servers.postgres import pgbouncer_url as pgbouncer_url
 from tests.servers.postgres import postgres as postgres
 from tests.servers.redis import cluster as cluster

@@ -15,6 +15,7 @@ States must be empty at the start, and their time must be the clock's: hand `mil
 takes "now" from outside.
 """
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ import redis
 from redis.asyncio import Redis as AsyncRedis
 
 from grelmicro_fastapi.coordination.store import Store
+from grelmicro_fastapi.providers.kubernetes import KubernetesProvider
+from grelmicro_fastapi.providers.kubernetes_names import RECORD
+from grelmicro_fastapi.providers.kubernetes_store import KubernetesStore
 from grelmicro_fastapi.providers.memory import MemoryProvider, MemoryStore
 from grelmicro_fastapi.providers.postgres import PostgresProvider
 from grelmicro_fastapi.providers.redis import RedisProvider
@@ -37,6 +41,7 @@ from grelmicro_fastapi.providers.redis_store import RedisStore
 from grelmicro_fastapi.providers.sqlite import SqliteProvider
 from grelmicro_fastapi.providers.valkey import ValkeyProvider
 from grelmicro_fastapi.testing.clock import ManualClock
+from tests.servers import kubernetes as cluster_api
 from tests.servers.postgres import PostgresServer, find_pgbouncer
 from tests.servers.redis import Cluster, Server, Watched, redis_server
 
@@ -212,6 +217,30 @@ async def _postgres_old_snapshot(postgres: PostgresServer) -> AsyncIterator[Stor
             await old.close()
 
 
+async def _on_kubernetes(api: cluster_api.Cluster, prefix: str) -> AsyncIterator[StoreUnderTest]:
+    async def write_version(store: KubernetesStore, key: str, version: int) -> None:
+        lease = await store._api.get(store._names.lease(key))
+        assert lease
+        annotations = lease["metadata"]["annotations"]
+        annotations[RECORD] = json.dumps(json.loads(annotations[RECORD]) | {"v": version})
+        await store._api.replace(lease)
+
+    clock = ManualClock()
+    provider = KubernetesProvider(api.namespace, kubeconfig=api.kubeconfig, prefix=prefix, clock=clock)
+    await cluster_api.clear(api)
+    yield StoreUnderTest(clock, lambda: provider._store_at(milliseconds(clock)), write_version)
+
+
+async def _kubernetes(kubernetes: cluster_api.Cluster) -> AsyncIterator[StoreUnderTest]:
+    async for site in _on_kubernetes(kubernetes, ""):
+        yield site
+
+
+async def _kubernetes_prefix(kubernetes: cluster_api.Cluster) -> AsyncIterator[StoreUnderTest]:
+    async for site in _on_kubernetes(kubernetes, "Ä shop/1:"):
+        yield site
+
+
 STORES = [
     Row("memory", _memory),
     Row("sqlite", _sqlite, ("tmp_path",)),
@@ -228,6 +257,8 @@ STORES = [
     Row("postgres-repeatable-read", _postgres_repeatable_read, ("postgres",)),
     Row("postgres-serializable", _postgres_serializable, ("postgres",)),
     Row("postgres-old-snapshot", _postgres_old_snapshot, ("postgres",)),
+    Row("kubernetes", _kubernetes, ("kubernetes",)),
+    Row("kubernetes-prefix", _kubernetes_prefix, ("kubernetes",)),
 ]
 if find_pgbouncer():
     STORES.append(Row("postgres-pgbouncer", _postgres_pgbouncer, ("postgres", "pgbouncer_url")))

@@ -30,12 +30,24 @@ ONLY_IN = {
     "redis": ("providers/redis",),
     "valkey": ("providers/valkey",),
     "kubernetes_asyncio": ("providers/kubernetes",),
+    "aiohttp": ("providers/kubernetes",),
     "typer": ("cli",),
     "jinja2": ("web/dashboard",),
     "uvicorn": (),
     "httpx": ("testing/",),
 }
-DRIVERS = ["aiosqlite", "asyncpg", "hiredis", "httpx", "jinja2", "kubernetes_asyncio", "redis", "typer", "uvicorn"]
+DRIVERS = [
+    "aiohttp",
+    "aiosqlite",
+    "asyncpg",
+    "hiredis",
+    "httpx",
+    "jinja2",
+    "kubernetes_asyncio",
+    "redis",
+    "typer",
+    "uvicorn",
+]
 DRIVERS += ["valkey"]
 
 # A name that fits everything explains nothing.

@@ -16,6 +16,7 @@ _SCHEMES = {
     "valkeys": "valkey.ValkeyProvider",
     "postgres": "postgres.PostgresProvider",
     "postgresql": "postgres.PostgresProvider",
+    "kubernetes": "kubernetes.KubernetesProvider",
 }
 
 
