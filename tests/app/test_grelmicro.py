@@ -204,11 +204,12 @@ async def test_install_runs_the_lifespan_of_the_user_inside_ours() -> None:
         async with Lock("migrate"):
             log.append("down")
 
-    app = FastAPI(lifespan=own)
-    Grelmicro(uses=[MemoryProvider()]).install(app)
+    app, micro = FastAPI(lifespan=own), Grelmicro(uses=[MemoryProvider()])
+    micro.install(app)
 
     @app.get("/")
     async def handle(request: Request, guard: Annotated[WriteGuard, Depends(write_guard("x"))]) -> str:
+        assert request.state.grelmicro.coordination is micro.coordination
         return str(request.state.mine)
 
     async with served(app) as client:

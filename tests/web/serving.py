@@ -9,7 +9,7 @@ import httpx
 from asgi_lifespan import LifespanManager
 from starlette.applications import Starlette
 
-from grelmicro_fastapi.coordination.state import Vacate
+from grelmicro_fastapi.coordination.state import Release, Vacate
 from grelmicro_fastapi.coordination.store import Answer, Ask
 from grelmicro_fastapi.coordination.view import View
 from grelmicro_fastapi.errors import BackendError
@@ -58,20 +58,26 @@ def problem_of(answer: httpx.Response) -> str:
 
 
 class FlakyProvider(MemoryProvider):
-    """Memory at the end of a line, which brings no answer to the commands whose class is in `deaf_to`."""
+    """Memory at the end of a line, which brings no answer to the commands whose class is in `deaf_to`.
+
+    While `gate` is closed, releases are under way.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.deaf_to: set[type] = set()
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     def _store(self) -> Any:
-        return _Line(super()._store(), self.deaf_to)
+        return _Line(super()._store(), self.deaf_to, self.gate)
 
 
 class _Line:
-    def __init__(self, store: MemoryStore, deaf_to: set[type]) -> None:
+    def __init__(self, store: MemoryStore, deaf_to: set[type], gate: asyncio.Event) -> None:
         self._store = store
         self._deaf_to = deaf_to
+        self._gate = gate
 
     def __getattr__(self, name: str) -> Any:
         if name == "at_once":  # not over a line
@@ -79,10 +85,15 @@ class _Line:
         return getattr(self._store, name)
 
     async def apply(self, asks: Sequence[Ask]) -> Sequence[Answer]:
-        return [
-            BackendError("the line is down") if type(ask.command) in self._deaf_to else self._store.at_once(ask)
-            for ask in asks
-        ]
+        if any(isinstance(ask.command, Release) for ask in asks):
+            await self._gate.wait()
+        answers: list[Answer] = []
+        for ask in asks:
+            if type(ask.command) in self._deaf_to:
+                answers.append(BackendError("the line is down"))
+            else:
+                answers += await self._store.apply([ask])
+        return answers
 
     async def vacate(self) -> int:
         if Vacate in self._deaf_to:

@@ -339,6 +339,27 @@ async def test_a_request_that_is_cancelled_releases(site: Site) -> None:
         assert await poisoned(site)
 
 
+async def test_a_request_that_is_cancelled_while_it_releases_gives_everything_back(site: Site) -> None:
+    a = ReadWriteLock("a", backend=site.memory)
+
+    @site.app.get("/", dependencies=[Depends(write_guard("x", "a"))])
+    async def handle() -> None:
+        site.memory.gate.clear()
+
+    async with served(site.app) as client:
+        request = asyncio.create_task(client.get("/"))
+        await site.clock.settle()
+        assert (await site.x.state()).writing
+        request.cancel()
+        await site.clock.settle()
+        site.memory.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        await site.clock.settle()
+        assert not (await site.x.state()).writing
+        assert not (await a.state()).writing
+
+
 async def somebody_waits(site: Site) -> None:
     for _ in range(1000):
         if (await site.x.state()).waiting_writers:
