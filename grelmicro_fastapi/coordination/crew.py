@@ -15,10 +15,10 @@ from grelmicro_fastapi.coordination.keeper import Keeper
 from grelmicro_fastapi.coordination.lane import OPERATION
 from grelmicro_fastapi.coordination.lease import Grip, Lease
 from grelmicro_fastapi.coordination.register import Register
-from grelmicro_fastapi.coordination.state import Acquire, Reply, Verdict
+from grelmicro_fastapi.coordination.state import Acquire, Reply, Verdict, made_acquire
 from grelmicro_fastapi.coordination.store import Store
 from grelmicro_fastapi.coordination.waiting import Waiting
-from grelmicro_fastapi.coordination.wish import Grant, Wish, stale
+from grelmicro_fastapi.coordination.wish import Grant, Wish, made_grant, stale
 from grelmicro_fastapi.errors import (
     BackendError,
     DrainingError,
@@ -51,7 +51,7 @@ class Crew:
         self.clock = clock
         self.courier = Courier(store, clock)
         register = Register()
-        self.nests, self.took, self.left = register.nests, register.took, register.left
+        self.nests, self.took = register.nests, register.took
         self.joined, self.parted, self.taken = register.joined, register.parted, register.taken
         self.holds, self.held = register.holds, register.held
         self.waiting = Waiting(self.courier, clock, self.holds)
@@ -104,15 +104,16 @@ class Crew:
 
     def take_at_once(self, wish: Wish, who: Owner) -> Grant | None:
         """Acquire where that needs no waiting: the store is in our memory, the lock is free, and nobody queues."""
-        at_once = self.courier.at_once
-        if at_once is None or self.draining or (wish.key, wish.mode) in self.waiting.queues:
+        at_once, queues = self.courier.at_once, self.waiting.queues
+        if at_once is None or self.draining or (queues and (wish.key, wish.mode) in queues):
             return None
         asked, token = self.clock.now(), mint(wish.worker, who)
-        command = Acquire(token, wish.mode, wish.ttl, "", 0, False, wish.expect, wish.note)
+        command = made_acquire((token, wish.mode, wish.ttl, "", 0, False, wish.expect, wish.note))
         answer = at_once(wish.key, command, self.courier.pace.claim)
         if isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED:
-            # Should the lease be over already, its guard is born invalid, and `acquire` says so.
-            return Grant(token, asked, answer)
+            grant = made_grant((token, asked, answer))
+            # No time has passed, so only a lease that is shorter than its margin can be over.
+            return grant if wish.trusted > 0 else self._checked(wish, grant)
         return None
 
     def keep(self, lease: Lease) -> Grip | None:
@@ -131,7 +132,7 @@ class Crew:
     async def _try(self, wish: Wish) -> Grant:
         asked, token = self.clock.now(), mint(wish.worker, owner())
         command = Acquire(token, wish.mode, wish.ttl, expect=wish.expect, note=wish.note)
-        reply = await self.courier.ask(wish.key, command, min(OPERATION, wish.trusted))
+        reply = await self.courier.ask(wish.key, command, min(OPERATION, wish.lease, wish.trust))
         if reply.verdict is Verdict.GRANTED:
             return self._checked(wish, Grant(token, asked, reply))
         if reply.verdict is Verdict.MISMATCH:

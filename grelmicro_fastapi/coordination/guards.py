@@ -6,7 +6,6 @@ They are siblings, never subclasses of each other, so a type checker refuses one
 import asyncio
 from typing import ClassVar, final
 
-from grelmicro_fastapi.coordination.identity import Owner
 from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
 from grelmicro_fastapi.coordination.state import Mode, Poison
 from grelmicro_fastapi.errors import CoordinationError, LockNotOwnedError
@@ -25,12 +24,8 @@ class Guard:
         self.lease = lease
         """What this is the proof of. For the library's own rooms."""
         self._grip = grip
-        self._holder = holder
-
-    @property
-    def owner(self) -> Owner:
-        """The task or thread that acquired it. For the library's own rooms."""
-        return self._holder.owner
+        self.holder = holder
+        """Who holds it. For the library's own rooms."""
 
     @property
     def name(self) -> str:
@@ -41,7 +36,7 @@ class Guard:
     def valid(self) -> bool:
         """True as long as nobody else can hold the lock. Ends before the lease does in the store."""
         lease = self.lease
-        return not self._left and lease.valid and self._holder in lease.holders
+        return not self._left and lease.valid and self.holder in lease.holders
 
     @property
     def lost(self) -> bool:
@@ -86,7 +81,9 @@ class Guard:
         """
         lease, lost = self.lease, self.lost
         if error is None and not lost and not self._left:
-            await self._give_back(Poison.CLEAR)
+            self._let_go(lost=False)
+            if lease.holders or not lease.release_at_once(Poison.CLEAR):
+                await self._give_back(Poison.CLEAR)
             return
         gone = self._gone() if lost else None
         # Was the body cancelled because of this loss, and for nothing else?
@@ -116,12 +113,17 @@ class Guard:
             return LockNotOwnedError(f"this guard of {self.name!r} was released: acquire again")
         return self.lease.gone()
 
+    def _let_go(self, *, lost: bool) -> None:
+        """Whoever has left keeps nothing alive."""
+        self._lost = lost
+        self._left = True
+        self._grip = None
+        self.lease.crew.parted(self.lease, self.holder)
+
     async def _give_back(self, poison: Poison) -> None:
         lease = self.lease
         if not self._left:
-            # Whoever has left keeps nothing alive.
-            self._lost, self._left, self._grip = self.lost, True, None
-            lease.crew.parted(lease, self._holder)
+            self._let_go(lost=self.lost)
         if lease.holders:
             # Others that joined this lease go on with it.
             lease.tell()
@@ -218,7 +220,7 @@ class WriteGuard(Guard):
             reader = await lease.downgrade()
         finally:
             self._lost = lease.lost
-        self._reader = ReadGuard(reader, self._holder, lease.crew.keep(reader))
+        self._reader = ReadGuard(reader, self.holder, lease.crew.keep(reader))
         return self._reader
 
     async def leave(self, error: BaseException | None) -> None:

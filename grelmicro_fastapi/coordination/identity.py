@@ -58,8 +58,8 @@ def owner() -> Owner:
 def mint(worker: str | None, owner: Owner) -> str:
     """Make the token of a new attempt of that owner: never given out before, not to be guessed."""
     process = _process
-    whose = f"thread:{owner.thread:x}" if isinstance(owner, ThreadOwner) else f"task:{id(owner):x}"
-    return f"{worker or process.worker}:{whose}:{next(process.attempts):x}.{process.secret}"
+    whose = f"thread:{owner.thread}" if isinstance(owner, ThreadOwner) else f"task:{id(owner)}"
+    return f"{worker or process.worker}:{whose}:{next(process.attempts)}.{process.secret}"
 
 
 def seat(channel: str, mode: Mode) -> str:

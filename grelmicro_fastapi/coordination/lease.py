@@ -13,7 +13,7 @@ from grelmicro_fastapi.coordination.courier import Courier, judge
 from grelmicro_fastapi.coordination.futures import settle, within
 from grelmicro_fastapi.coordination.identity import Owner, owner
 from grelmicro_fastapi.coordination.lane import OPERATION, silence
-from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Reply, Verdict
+from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Reply, Verdict, made_release
 from grelmicro_fastapi.coordination.store import Answer
 from grelmicro_fastapi.coordination.waiting import Waiting
 from grelmicro_fastapi.coordination.wish import Grant, Wish
@@ -51,9 +51,6 @@ class Serves(Protocol):
     def took(self, lease: "Lease") -> None:
         """Count a lease as held here."""
 
-    def left(self, lease: "Lease") -> None:
-        """Count it no more."""
-
     def joined(self, lease: "Lease", holder: Holder) -> None:
         """Count one more holder of a lease."""
 
@@ -74,6 +71,7 @@ class Lease:
 
     # Most leases are short and uneventful, so what rarely changes is set when it does.
     grip: "weakref.ref[Grip] | None" = None
+    home: object = None
     due = 0.0
     final = False
     lost = False
@@ -178,6 +176,16 @@ class Lease:
         self.crew.took(reader)
         return reader
 
+    def release_at_once(self, poison: Poison) -> bool:
+        """Give it back where the store is in our memory. Otherwise, or if it was not held any more: False."""
+        if not self.crew.courier.at_once or self.spent:
+            return False
+        self.spent = True
+        if self.watchers:
+            self.tell()
+        answer = self._send_release(poison)
+        return isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED
+
     async def release(self, poison: Poison) -> None:
         """Give it back. Quiet if the store took it, also the second time.
 
@@ -188,9 +196,10 @@ class Lease:
         answer = self._answer
         if answer is None or isinstance(answer, BackendError):
             answer = self._send_release(poison) or await self._released()
-        reply = judge(answer)
+            if isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED:
+                return
         # After a release whose answer was lost, "gone" is what its success looks like.
-        if reply.verdict is not Verdict.GRANTED and (self.lost or not self._doubtful):
+        if judge(answer).verdict is not Verdict.GRANTED and (self.lost or not self._doubtful):
             self.lost = True
             raise self.gone()
 
@@ -212,13 +221,12 @@ class Lease:
         if not self.spent:
             self.lost = self.lost or self.crew.clock.now() >= self.deadline
             self.spent = True
-            self.crew.left(self)
             if self.watchers:
                 self.tell()
 
     def _send_release(self, poison: Poison) -> Answer | None:
         crew, key = self.crew, self.wish.key
-        courier, command = crew.courier, Release(self.token, int(self.wish.min_hold * 1000), poison)
+        courier, command = crew.courier, made_release((self.token, self.wish.min_hold_ms, poison))
         if courier.at_once:
             self._answer = courier.at_once(key, command, courier.pace.claim)
         elif not self._leaving:

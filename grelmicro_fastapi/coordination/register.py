@@ -1,6 +1,6 @@
 """Which leases are held on one loop, and by whom."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 
 from grelmicro_fastapi.coordination.identity import Owner, owner
@@ -17,16 +17,15 @@ class Register:
     """Knows the leases of one loop: what a task holds it must not wait for."""
 
     def __init__(self) -> None:
-        self._leases: dict[str, dict[Lease, None]] = {}
-        self._owned: dict[tuple[str, Owner], Lease] = {}
+        # Nearly every key has one lease at a time; only a shared one needs to be searched by owner.
+        self._held: dict[str, Lease | dict[Owner, Lease]] = {}
         self._crowded = 1024
 
     def nests(self, wish: Wish, who: Owner) -> Lease | None:
         """Return the read lease to join, if any. Raises if the owner would wait for itself."""
-        leases = self._leases.get(wish.key)
-        if leases is None:
+        if wish.key not in self._held:
             return None
-        lease = self._owned.get((wish.key, who))
+        lease = self._of(wish.key, who)
         if lease is not None and lease.valid:
             if wish.mode is Mode.WRITE and lease.wish.mode is Mode.READ:
                 raise LockUpgradeError(
@@ -37,67 +36,84 @@ class Register:
         if wish.mode is Mode.READ:
             for lease in _reading.get():
                 # One that is kept alive, but whose guards are all gone, is not renewed any more.
-                if lease in leases and lease.valid and (lease.grip is None or lease.grip()):
+                if (
+                    lease.wish.key == wish.key
+                    and lease.home is self
+                    and lease.valid
+                    and (not lease.grip or lease.grip())
+                ):
                     return lease
         return None
 
     def took(self, lease: Lease) -> None:
         """Count a lease as held here, by its first holder."""
-        wish = lease.wish
-        if len(self._owned) >= self._crowded:
-            self._forget_the_dead()
-        leases = self._leases.get(wish.key)
-        if leases is None:
-            self._leases[wish.key] = {lease: None}
+        held, key = self._held, lease.wish.key
+        lease.home = self
+        if key in held:
+            self._shared(key)[lease.holders[0].owner] = lease
         else:
-            leases[lease] = None
-        self._owned[wish.key, lease.holders[0].owner] = lease
-        if wish.mode is Mode.READ:
+            if len(held) >= self._crowded:
+                self._forget_the_dead()
+            held[key] = lease
+        if lease.wish.mode is Mode.READ:
             before = _reading.get()
             _reading.set((*[other for other in before if other.valid], lease) if before else (lease,))
 
     def joined(self, lease: Lease, holder: Holder) -> None:
         """Count one more holder of a lease."""
         lease.holders.append(holder)
-        self._owned[lease.wish.key, holder.owner] = lease
+        if self._held.get(lease.wish.key) is not lease:
+            self._shared(lease.wish.key)[holder.owner] = lease
 
     def parted(self, lease: Lease, holder: Holder) -> None:
         """Count one holder less. Does nothing if it was none."""
-        if holder in lease.holders:
-            lease.holders.remove(holder)
-            place = (lease.wish.key, holder.owner)
-            if self._owned.get(place) is lease:
-                del self._owned[place]
-
-    def left(self, lease: Lease) -> None:
-        """Count a lease no more. Its last holder may still have to ask again for its release."""
-        leases = self._leases.get(lease.wish.key)
-        if leases and lease in leases:
-            del leases[lease]
-            if not leases:
-                del self._leases[lease.wish.key]
+        if holder not in lease.holders:
+            return
+        lease.holders.remove(holder)
+        key = lease.wish.key
+        held = self._held.get(key)
+        if held is lease:
+            if not lease.holders:
+                del self._held[key]
+        elif isinstance(held, dict) and held.get(holder.owner) is lease:
+            del held[holder.owner]
+            if not held:
+                del self._held[key]
 
     def taken(self, key: str, source: object) -> Lease | None:
         """The lease that the running task took through that object, lost or not, or None."""
         who = owner()
-        lease = self._owned.get((key, who))
+        lease = self._of(key, who)
         return lease if lease and lease.holder(who, source) else None
 
     def holds(self, key: str) -> bool:
         """Is a valid lease of that key held on this loop?"""
-        return any(lease.valid for lease in self._leases.get(key, ()))
+        return any(lease.valid for lease in self._all(key))
 
     def held(self) -> Iterator[Lease]:
         """Every valid lease of this loop."""
-        for leases in list(self._leases.values()):
-            yield from [lease for lease in leases if lease.valid]
+        for key in list(self._held):
+            yield from {lease: None for lease in self._all(key) if lease.valid}
+
+    def _of(self, key: str, who: Owner) -> Lease | None:
+        held = self._held.get(key)
+        if isinstance(held, dict):
+            return held.get(who)
+        return held if held and any(holder.owner is who for holder in held.holders) else None
+
+    def _all(self, key: str) -> Iterable[Lease]:
+        held = self._held.get(key)
+        return list(held.values()) if isinstance(held, dict) else [held] if held else []
+
+    def _shared(self, key: str) -> dict[Owner, Lease]:
+        held = self._held.get(key)
+        if not isinstance(held, dict):
+            held = self._held[key] = {} if held is None else {holder.owner: held for holder in held.holders}
+        return held
 
     def _forget_the_dead(self) -> None:
         """Drop what was never given back and has ended by itself."""
-        for place, lease in list(self._owned.items()):
-            if not lease.valid:
-                del self._owned[place]
-        for leases in list(self._leases.values()):
-            for lease in [lease for lease in leases if not lease.valid]:
-                self.left(lease)
-        self._crowded = max(1024, 2 * len(self._owned))
+        for key in list(self._held):
+            if not any(lease.valid for lease in self._all(key)):
+                del self._held[key]
+        self._crowded = max(1024, 2 * len(self._held))

@@ -28,6 +28,7 @@ from grelmicro_fastapi.coordination.state import (
     Vacate,
     Verdict,
     Writer,
+    made_reply,
 )
 from grelmicro_fastapi.coordination.turns import Wakes, blocked_until, call_next, give_up, writer_leaves
 
@@ -40,7 +41,8 @@ def step(state: State, command: Command, now: int, claim: int = CLAIM) -> Reply:
     if state.version > VERSION:
         return Reply(Verdict.NEWER, 0)
     wakes: Wakes = []
-    buried = _bury(state, now, claim, wakes)
+    mortal = state.writer or state.readers or state.seats or state.graves
+    buried = bool(mortal) and _bury(state, now, claim, wakes)
     match command:
         case Acquire():
             reply = _acquire(state, command, now, claim)
@@ -95,7 +97,7 @@ def _bury(state: State, now: int, claim: int, wakes: Wakes) -> bool:
 
 
 def _acquire(state: State, ask: Acquire, now: int, claim: int) -> Reply:
-    token, mode = ask.token, ask.mode
+    token, mode, ttl, seat, _, _, expect, note = ask
     if token in state.graves:
         return Reply(Verdict.BURIED, state.fence)
     writer = state.writer
@@ -104,19 +106,19 @@ def _acquire(state: State, ask: Acquire, now: int, claim: int) -> Reply:
         if writes is not (mode is Mode.WRITE):
             return Reply(Verdict.HELD, state.fence)
         return _confirm(state, ask, now)
-    if ask.expect is not None and (state.fence != ask.expect or state.poisoned):
+    if expect is not None and (state.fence != expect or state.poisoned):
         return Reply(Verdict.MISMATCH, state.fence, state.poisoned)
-    if (writer or state.readers or state.seats) and blocked_until(state, ask.seat, mode, now):
+    if (writer or state.readers or state.seats) and blocked_until(state, seat, mode, now):
         return _refuse(state, ask, now, claim)
     poisoned = state.poisoned
     if mode is Mode.WRITE:
         state.fence += 1
-        state.writer = Writer(token, now, now + ask.ttl, ask.note, poisoned)
+        state.writer = Writer(token, now, now + ttl, note, poisoned)
         state.poisoned = False
     else:
-        state.readers[token] = now + ask.ttl
+        state.readers[token] = now + ttl
     state.touched = now
-    return Reply(Verdict.GRANTED, state.fence, poisoned, 0, _settle(state, ask))
+    return made_reply((Verdict.GRANTED, state.fence, poisoned, 0, bool(state.seats) and _settle(state, ask), ()))
 
 
 def _confirm(state: State, ask: Acquire, now: int) -> Reply:
@@ -129,8 +131,6 @@ def _confirm(state: State, ask: Acquire, now: int) -> Reply:
 
 def _settle(state: State, ask: Acquire) -> bool:
     """A grant gives the seat up, unless more of its waiters follow. Is it still in the queue?"""
-    if not state.seats or not ask.seat:
-        return False
     if not ask.more:
         give_up(state, ask.seat)
         return False
@@ -193,7 +193,7 @@ def _release(state: State, ask: Release, now: int, claim: int, wakes: Wakes) -> 
     else:
         return Reply(Verdict.GONE, state.fence)
     state.touched = now
-    return Reply(Verdict.GRANTED, state.fence)
+    return made_reply((Verdict.GRANTED, state.fence, False, 0, False, ()))
 
 
 def _undo(state: State, token: str, now: int, claim: int, wakes: Wakes) -> Reply:

@@ -3,9 +3,13 @@
 Instants and lengths are whole milliseconds, instants on the store's own clock. A lease is live while `until > now`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
+
+T = TypeVar("T")
 
 VERSION = 1
 """The version of the law. A state written by a newer one is refused, never guessed at."""
@@ -191,3 +195,14 @@ class Reply(NamedTuple):
     retry: int = 0
     seated: bool = False
     wakes: tuple[tuple[str, int], ...] = ()
+
+
+def maker(kind: type[T]) -> Callable[[tuple[Any, ...]], T]:
+    """A constructor of a named tuple from all of its values: less than half the cost of the usual one."""
+    return partial(cast("Callable[[type[T], tuple[Any, ...]], T]", tuple.__dict__["__new__"]), kind)
+
+
+# For the two commands, and their replies, that every uncontended hold is made of.
+made_acquire = maker(Acquire)
+made_release = maker(Release)
+made_reply = maker(Reply)

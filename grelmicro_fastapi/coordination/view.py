@@ -77,7 +77,7 @@ class Held(Generic[G]):
 
     async def __aenter__(self) -> G:
         guard = await self._take(self._wish, self._patience)
-        who = guard.owner
+        who = guard.holder.owner
         if who in self._entered:
             self._entered[who].append(guard)
         else:
@@ -87,19 +87,18 @@ class Held(Generic[G]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        who = owner()
-        if who not in self._entered:
-            # A generator may be entered in one task and left in another: then it is the only one, or nobody knows.
-            if len(self._entered) != 1:
-                raise RuntimeError(
-                    f"{self.name!r} was entered by several tasks through one object and is left by yet another: use "
-                    "acquire() and the guard's release() there"
-                )
-            (who,) = self._entered
-        guards = self._entered[who]
+        entered = self._entered
+        # A generator may be entered in one task and left in another: then it is the only one, or nobody knows.
+        who = next(iter(entered)) if len(entered) == 1 else owner()
+        guards = entered.get(who)
+        if not guards:
+            raise RuntimeError(
+                f"{self.name!r} was entered by several tasks through one object and is left by yet another: use "
+                "acquire() and the guard's release() there"
+            )
         guard = guards.pop()
         if not guards:
-            del self._entered[who]
+            del entered[who]
         await guard.leave(error)
 
     def __repr__(self) -> str:
@@ -119,7 +118,7 @@ class Held(Generic[G]):
         # From here to the caller there is no await: nothing can come between the grant and its guard.
         lease = Lease(crew, wish, grant, holder)
         crew.took(lease)
-        return self._guard(lease, holder, crew.keep(lease))
+        return self._guard(lease, holder, crew.keep(lease) if wish.keep_alive or wish.cancels else None)
 
     def _crew(self) -> Crew:
         return crew_of(self._source)

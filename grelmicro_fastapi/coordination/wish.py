@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from grelmicro_fastapi.coordination.state import Mode, Reply
+from grelmicro_fastapi.coordination.state import Mode, Reply, maker
 from grelmicro_fastapi.errors import StaleGenerationError
 
 
@@ -51,6 +51,9 @@ class Grant(NamedTuple):
     token: str
     asked: float
     reply: Reply
+
+
+made_grant = maker(Grant)
 
 
 def stale(wish: Wish, reply: Reply) -> StaleGenerationError:

@@ -19,7 +19,7 @@ class _States:
     """What every loop and thread that uses one provider shares."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+        self.time = clock.now
         self.lock = threading.Lock()
         self.kept: dict[str, State] = {}
         self.listeners: dict[str, tuple[asyncio.AbstractEventLoop, Woken]] = {}
@@ -27,7 +27,7 @@ class _States:
         self.ahead = clock.wall() - clock.now()
 
     def now(self) -> int:
-        return int((self.clock.now() + self.ahead) * 1000)
+        return int((self.time() + self.ahead) * 1000)
 
     def tell(self, key: str, wakes: tuple[tuple[str, int], ...]) -> None:
         here = asyncio.get_running_loop()
@@ -72,7 +72,7 @@ class MemoryStore:
             if state is None:
                 reply = self._begin(key, command, claim)
             else:
-                reply = step(state, command, states.now(), claim)
+                reply = step(state, command, int((states.time() + states.ahead) * 1000), claim)
                 if reply.verdict is Verdict.NEWER:
                     return newer(key, state.version)
         if reply.wakes:

@@ -113,7 +113,7 @@ async def test_extend_of_what_the_store_says_is_gone_is_a_loss() -> None:
     fleet = Fleet()
     async with fleet.process() as (process, _):
         guard = await process.lock().acquire()
-        fleet.store.at_once(Ask("lock:x", Force(), CLAIM))
+        fleet.store.at_once("lock:x", Force(), CLAIM)
         assert guard.valid
         with pytest.raises(LockNotOwnedError):
             await guard.extend()
@@ -652,7 +652,7 @@ async def test_a_downgrade_of_what_had_ended_is_a_loss() -> None:
     fleet = Fleet()
     async with fleet.process() as (process, _):
         writing = await process.catalog().write.acquire()
-        fleet.store.at_once(Ask("rwlock:x", Force(), CLAIM))
+        fleet.store.at_once("rwlock:x", Force(), CLAIM)
         with pytest.raises(LockNotOwnedError):
             await writing.downgrade()
         assert writing.lost

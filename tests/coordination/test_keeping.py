@@ -151,7 +151,7 @@ async def test_what_the_store_says_is_gone_is_lost_at_once(caplog: pytest.LogCap
     async with fleet.process() as (process, wire):
         guard = await process.lock(**KEPT).acquire()
         watching = asyncio.create_task(guard.wait_lost())
-        fleet.store.at_once(Ask("lock:x", Force(), CLAIM))
+        fleet.store.at_once("lock:x", Force(), CLAIM)
         await fleet.clock.advance(1.1)
         assert guard.lost
         assert await watching
@@ -275,7 +275,8 @@ async def test_a_foreign_cancellation_at_the_same_time_wins() -> None:
             if before:
                 fleet.clock.call_later(2.968, task.cancel)
             lease = next(process.crew.held())
-            lease.watchers.append(watcher := asyncio.get_running_loop().create_future())
+            watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            lease.watchers = (*lease.watchers, watcher)
             if not before:
                 watcher.add_done_callback(lambda _, task=task: task.cancel())
             await fleet.clock.advance(4)
@@ -352,7 +353,7 @@ async def test_whoever_learns_of_the_loss_by_asking_is_not_cancelled_as_well() -
 
         async def asks_itself() -> None:
             async with process.lock(on_lost="cancel", lease_duration=9) as guard:
-                fleet.store.at_once(Ask("lock:x", Force(), CLAIM))
+                fleet.store.at_once("lock:x", Force(), CLAIM)
                 with pytest.raises(LockNotOwnedError):
                     await guard.extend()
                 await asyncio.sleep(0)
@@ -361,7 +362,7 @@ async def test_whoever_learns_of_the_loss_by_asking_is_not_cancelled_as_well() -
             await asyncio.create_task(asks_itself())
         task = asyncio.create_task(hold(process.lock(on_lost="cancel"), asyncio.Event()))
         await fleet.clock.settle()
-        fleet.store.at_once(Ask("lock:x", Force(), CLAIM))
+        fleet.store.at_once("lock:x", Force(), CLAIM)
         with pytest.raises(LockNotOwnedError):
             await next(process.crew.held()).extend()
         with pytest.raises(LockNotOwnedError):

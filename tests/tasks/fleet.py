@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from grelmicro_fastapi.coordination.crew import Crew
-from grelmicro_fastapi.coordination.store import Answer, Ask, Snapshot, Store
+from grelmicro_fastapi.coordination.state import Command
+from grelmicro_fastapi.coordination.store import Answer, Snapshot, Store
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.memory import MemoryProvider, MemoryStore
 from grelmicro_fastapi.testing.clock import ManualClock
@@ -16,8 +17,8 @@ class Wire(MemoryStore):
 
     cut = False
 
-    def at_once(self, ask: Ask) -> Answer:
-        return BackendError("cut off") if self.cut else super().at_once(ask)
+    def at_once(self, key: str, command: Command, claim: int) -> Answer:
+        return BackendError("cut off") if self.cut else super().at_once(key, command, claim)
 
     async def peek(self, key: str) -> Snapshot:
         if self.cut:
