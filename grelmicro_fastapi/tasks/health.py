@@ -9,7 +9,11 @@ Stage = Literal["waiting", "standby", "running", "backoff", "stopped", "failed"]
 
 @dataclass(slots=True)
 class TaskHealth:
-    """Counted since this process opened the task. `standby` waits for leadership; `failed` has given up."""
+    """Counted since this process opened the task. `standby` waits for leadership; `failed` has given up.
+
+    `missed` runs did not take place or did not end, `skipped` ones came while the one before still ran. A body that
+    ignores its cancellation is `stuck`.
+    """
 
     name: str
     stage: Stage = "waiting"
@@ -21,4 +25,5 @@ class TaskHealth:
     stuck: bool = False
     last_success: datetime | None = None
     last_error: str | None = None
+    running_since: datetime | None = None
     next_run: datetime | None = None

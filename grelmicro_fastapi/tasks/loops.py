@@ -1,6 +1,5 @@
 """The three ways in which a task comes to run: in each process, once in the fleet, or where this process leads."""
 
-import asyncio
 import logging
 import math
 from datetime import UTC, datetime
@@ -10,16 +9,18 @@ from grelmicro_fastapi.coordination.backend import Source
 from grelmicro_fastapi.coordination.futures import sleep
 from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.coordination.leadership import Leadership
-from grelmicro_fastapi.errors import CoordinationError, DrainingError, NotLeaderError
+from grelmicro_fastapi.errors import CoordinationError, DrainingError, LockNotOwnedError, NotLeaderError
 from grelmicro_fastapi.tasks.runner import Runner
 from grelmicro_fastapi.tasks.schedule import Every, Schedule
 from grelmicro_fastapi.tasks.spec import TaskContext
-from grelmicro_fastapi.tasks.ticks import Claim, Due, Ticks
+from grelmicro_fastapi.tasks.ticks import Busy, Claim, Due, Ticks
 
 _log = logging.getLogger("grelmicro_fastapi.tasks")
 
 _OUTAGE = 5.0
 """Seconds between two looks at a store that does not answer."""
+_LOOK = 60.0
+"""Seconds after which a long wait looks at the clock again: it may have been set, and machines sleep."""
 
 
 async def in_each_process(runner: Runner, schedule: Schedule) -> None:
@@ -27,47 +28,59 @@ async def in_each_process(runner: Runner, schedule: Schedule) -> None:
     if isinstance(schedule, Every):
         await _regularly(runner, schedule.seconds, TaskContext(runner.spec.name))
     while True:
-        now = runner.clock.wall()
-        due = schedule.after(now)
-        await _wait(runner, due - now, due)
+        due = schedule.after(runner.clock.wall())
+        runner.rest("waiting", _time(due))
+        while (left := due - runner.clock.wall()) > 0:
+            await sleep(runner.clock, min(left, _LOOK) + 0.002)
+        if left < -runner.spec.grace:
+            runner.health.missed += 1
+            _log.warning("task %r missed its run of %s: this process slept", runner.spec.name, _time(due))
+            continue
         await runner.jitter()
-        if not await runner.run(TaskContext(runner.spec.name, _time(due))):
-            await runner.back_off()
+        await runner.run(TaskContext(runner.spec.name, _time(due)))
 
 
 async def once_in_the_fleet(runner: Runner, schedule: Schedule, source: Source | None) -> None:
     """Each tick in one process, by the store's clock."""
     ticks = Ticks(runner.spec.name, schedule, runner.spec.lease, source)
-    seen, down = -math.inf, False
+    settled, suspect, down = -math.inf, math.nan, False
     while True:
         try:
             due = await ticks.due()
-            down = False
-            if due.instant is not None and due.instant > seen:
-                seen = due.instant
-                await runner.jitter()
-                claim = await _claim(ticks, due, runner, schedule)
-                if claim:
-                    await _run(ticks, claim, runner, due.passed)
-                    seen = -math.inf if claim.again else seen
-                    continue
+            down, pause, got = False, schedule.after(due.now) - due.now, None
+            if due.instant is not None and due.instant > settled:
+                got = await _claim(ticks, due, runner, schedule)
+                settled = settled if isinstance(got, Busy) else due.instant
+            elif due.open is not None and due.open == suspect:
+                got = await _recover(ticks, due.open, runner)
+            elif due.open is not None:
+                # Its run goes on, or its process died: a lease later we know.
+                suspect, pause = due.open, min(pause, runner.spec.lease)
+            if isinstance(got, Claim):
+                settled = -math.inf
+                await _run(ticks, got, runner, due)
+                continue
+            if isinstance(got, Busy) and got.retry:
+                pause = min(pause, got.retry)
         except DrainingError:
             return
+        except LockNotOwnedError as error:
+            runner.lost(error)
         except CoordinationError as error:
             if not down:
                 _log.warning("task %r cannot claim its ticks, trying again: %s", runner.spec.name, error)
-            down, seen, runner.health.stage = True, -math.inf, "backoff"
+            down, settled, runner.health.stage = True, -math.inf, "backoff"
             await sleep(runner.clock, min(_OUTAGE, max(0.1, schedule.after(0.0))))
-            continue
-        following = schedule.after(due.now)
-        await _wait(runner, following - due.now, following)
+        else:
+            runner.rest("waiting", _time(due.now + pause))
+            await _wait(runner, pause)
 
 
 async def where_we_lead(runner: Runner, schedule: Every | None, election: LeaderElection) -> None:
     """As long as this process leads: again and again, or one body that goes on."""
     campaign = election.campaign()
     while True:
-        runner.health.stage = "standby"
+        runner.rest("standby")
         try:
             leadership = await campaign.elected()
         except NotLeaderError:
@@ -80,53 +93,73 @@ async def where_we_lead(runner: Runner, schedule: Every | None, election: Leader
 
 
 async def _lead(runner: Runner, schedule: Every | None, leadership: Leadership) -> None:
-    context = TaskContext(runner.spec.name, leadership=leadership)
+    context = TaskContext(runner.spec.name, leadership=leadership, fencing_token=leadership.term)
     if schedule:
         await _regularly(runner, schedule.seconds, context)
     while True:
-        if await runner.run(context):
-            _log.warning("task %r ended although this process leads: it starts again", runner.spec.name)
+        # That it has ended is a failure of its own: it is to go on as long as we lead.
+        await runner.run(context)
         await runner.back_off()
 
 
 async def _regularly(runner: Runner, seconds: float, context: TaskContext) -> None:
     clock = runner.clock
-    await runner.jitter()
     due = clock.now()
     while True:
+        await runner.jitter()
         succeeded = await runner.run(context)
         due += seconds
         if (behind := clock.now() - due) > 0:
             runner.health.skipped += math.ceil(behind / seconds)
             due = clock.now()
-        await _wait(runner, due - clock.now(), clock.wall() + due - clock.now())
         if not succeeded and seconds < 1.0:
             await runner.back_off()
             due = clock.now()
+        left = due - clock.now()
+        runner.rest("waiting", _time(clock.wall() + left))
+        await _wait(runner, left)
 
 
-async def _claim(ticks: Ticks, due: Due, runner: Runner, schedule: Schedule) -> Claim | None:
-    spec, health = runner.spec, runner.health
+async def _claim(ticks: Ticks, due: Due, runner: Runner, schedule: Schedule) -> Claim | Busy | None:
+    spec = runner.spec
     instant = due.instant
     assert instant is not None
     # An interval's tick may be claimed until the next one; a time of day only for a while.
-    grace = math.inf if isinstance(schedule, Every) else spec.grace
-    if due.now - instant > grace:
-        if due.passed:
-            health.missed += 1
-            _log.warning("task %r missed its run of %s: nobody was there", spec.name, _time(instant))
+    if not isinstance(schedule, Every) and due.now - instant > spec.grace:
+        # Before the first run, nobody can have missed one.
+        if await ticks.write_off(instant) and not due.first:
+            runner.missed(due.passed + 1, f"the last of {_time(instant)}: nobody was there, and now it is too late")
         return None
-    claim = await ticks.claim(instant, catch_up=spec.catch_up)
-    if claim and (claim.died is not None or claim.again):
-        health.missed += 1
-        died = claim.instant if claim.died is None else claim.died
-        what = "it is done again" if claim.again else "it is not done again"
-        _log.warning("task %r: the run of %s never ended, its process died: %s", spec.name, _time(died), what)
-    return claim
+    await runner.jitter()
+    got = await ticks.claim(instant, catch_up=spec.catch_up)
+    if isinstance(got, Claim):
+        if got.died is not None:
+            _report_dead(runner, got.died)
+        if due.passed and got.died != got.instant:
+            runner.missed(due.passed, f"the last before {_time(instant)}: nobody was there, or one took too long")
+    return got
 
 
-async def _run(ticks: Ticks, claim: Claim, runner: Runner, passed: int) -> None:
-    context = TaskContext(runner.spec.name, _time(claim.instant), passed + (claim.died is not None))
+async def _recover(ticks: Ticks, instant: float, runner: Runner) -> Claim | Busy | None:
+    """See to a run that does not end: its process may be dead."""
+    got = await ticks.claim(instant, catch_up=runner.spec.catch_up)
+    if not isinstance(got, Claim):
+        if got is None and await ticks.write_off(instant):
+            _report_dead(runner, instant)
+        return got
+    _report_dead(runner, instant)
+    return got
+
+
+def _report_dead(runner: Runner, instant: float) -> None:
+    what = "it is done again" if runner.spec.catch_up else "it is not done again"
+    runner.missed(1, f"that of {_time(instant)} never ended, its process died or was stopped: {what}")
+
+
+async def _run(ticks: Ticks, claim: Claim, runner: Runner, due: Due) -> None:
+    again = claim.died == claim.instant
+    missed = 0 if again else due.passed + (claim.died is not None)
+    context = TaskContext(runner.spec.name, _time(claim.instant), missed, fencing_token=claim.handle.lease.fence)
     try:
         await runner.run(context)
     except BaseException as error:
@@ -135,13 +168,12 @@ async def _run(ticks: Ticks, claim: Claim, runner: Runner, passed: int) -> None:
     await ticks.end(claim, None)
 
 
-async def _wait(runner: Runner, seconds: float, until: float) -> None:
-    runner.health.stage = "waiting" if runner.health.stage != "standby" else "standby"
-    runner.health.next_run = _time(until)
-    if math.isinf(seconds):
-        await asyncio.get_running_loop().create_future()
+async def _wait(runner: Runner, seconds: float) -> None:
+    clock = runner.clock
     # Boot clocks and the store's clock may differ by a little: a moment late is right, a moment early is a wasted look.
-    await sleep(runner.clock, max(seconds, 0.0) + 0.002)
+    until = clock.now() + max(seconds, 0.0) + 0.002
+    while (left := until - clock.now()) > 0:
+        await sleep(clock, min(left, _LOOK))
 
 
 def _time(instant: float) -> datetime:

@@ -1,22 +1,20 @@
 """Runs one body at a time, and lets nothing it does reach the server."""
 
 import asyncio
-import inspect
 import logging
 import random
 import signal
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import anyio
-from anyio import to_thread
 
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.futures import settle, sleep
-from grelmicro_fastapi.errors import NotLeaderError
-from grelmicro_fastapi.tasks.health import TaskHealth
+from grelmicro_fastapi.errors import DrainingError, NotLeaderError
+from grelmicro_fastapi.tasks.bodies import call
+from grelmicro_fastapi.tasks.health import Stage, TaskHealth
 from grelmicro_fastapi.tasks.spec import TaskContext, TaskSpec
 
 _log = logging.getLogger("grelmicro_fastapi.tasks")
@@ -47,25 +45,33 @@ class Runner:
         The body has always ended when this returns, so runs never overlap. Raises `NotLeaderError` if that is why it
         was cancelled.
         """
-        health = self.health
-        health.stage = "running"
+        health, leadership = self.health, context.leadership
+        health.stage, health.next_run, health.running_since = "running", None, self._now()
         health.runs += 1
         try:
-            await self._bounded(partial(self._call, context))
-        except NotLeaderError:
-            raise
+            await self._bounded(partial(call, self.spec.body, self.spec.arguments(context), self._limiter))
+            if self.spec.schedule is None and leadership and leadership.valid:
+                raise RuntimeError("it ended although this process leads")
+        except DrainingError:
+            _log.info("task %r takes no more locks: this process shuts down", self.spec.name)
+            return False
         except Exception as error:
+            if isinstance(error, NotLeaderError) and leadership and not leadership.valid:
+                raise
             self._failed(error)
             return False
+        finally:
+            health.running_since = None
         health.consecutive_failures = 0
         health.last_error = None
-        health.last_success = datetime.fromtimestamp(self.clock.wall(), UTC)
+        health.last_success = self._now()
         return True
 
     async def back_off(self) -> None:
         """Pause after a failure, longer after each."""
         self.health.stage = "backoff"
-        pause = min(FIRST_PAUSE * 2 ** (self.health.consecutive_failures - 1), LONGEST_PAUSE)
+        # The exponent is capped too: a task may fail for years.
+        pause = min(FIRST_PAUSE * 2 ** min(max(self.health.consecutive_failures - 1, 0), 16), LONGEST_PAUSE)
         await sleep(self.clock, pause * random.uniform(0.8, 1.2))
 
     async def jitter(self) -> None:
@@ -73,13 +79,18 @@ class Runner:
         if self.spec.jitter:
             await sleep(self.clock, random.uniform(0, self.spec.jitter))
 
-    async def _call(self, context: TaskContext) -> None:
-        body: Callable[..., Any] = self.spec.body
-        call = partial(body, **self.spec.arguments(context))
-        if inspect.iscoroutinefunction(body):
-            await call()
-        else:
-            await _in_thread(call, self._limiter)
+    def rest(self, stage: Stage, until: datetime | None = None) -> None:
+        """Nothing runs, until then."""
+        self.health.stage, self.health.next_run = stage, until
+
+    def missed(self, count: int, which: str) -> None:
+        """So many runs did not take place, or did not end."""
+        self.health.missed += count
+        _log.warning("task %r missed %d of its runs, %s", self.spec.name, count, which, extra={"task": self.spec.name})
+
+    def lost(self, error: Exception) -> None:
+        """The run was cancelled because its lease was lost."""
+        self._failed(error)
 
     async def _bounded(self, act: Callable[[], Awaitable[None]]) -> None:
         """Run in a task of its own, so that cancelling it is never mistaken for cancelling us."""
@@ -117,8 +128,8 @@ class Runner:
         finally:
             timer.cancel()
             self.health.stuck = False
-        if not task.cancelled() and (error := task.exception()):
-            _log.warning("task %r raised while it was cancelled: %r", self.spec.name, error)
+        if not task.cancelled() and (error := task.exception()) and not isinstance(error, NotLeaderError):
+            _log.warning("task %r raised while it was cancelled", self.spec.name, exc_info=error)
         if cancelled:
             raise cancelled
 
@@ -140,16 +151,5 @@ class Runner:
             signal.raise_signal(signal.SIGTERM)
         raise Stopped(spec.name)
 
-
-async def _in_thread(call: Callable[[], object], limiter: anyio.CapacityLimiter) -> None:
-    """Run in a worker thread. A thread cannot be cancelled, so a cancellation waits until it returns."""
-    work = asyncio.ensure_future(to_thread.run_sync(call, limiter=limiter))
-    cancelled: asyncio.CancelledError | None = None
-    while not work.done():
-        try:
-            await asyncio.wait([work])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled and not work.exception():
-        raise cancelled
-    work.result()
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.wall(), UTC)

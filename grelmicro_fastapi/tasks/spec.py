@@ -1,27 +1,34 @@
 """What is known of a background task before anything runs, and what its body is given."""
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from grelmicro_fastapi.coordination.leadership import Leadership
 from grelmicro_fastapi.errors import SettingsValidationError
-from grelmicro_fastapi.tasks.schedule import Schedule
+from grelmicro_fastapi.tasks.schedule import Every, Schedule
 
 Body = Callable[..., object] | Callable[..., Awaitable[object]]
+Where = Literal["process", "cluster", "leader"]
 OnError = Literal["restart", "stop", "exit"]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """What a body may ask for. `scheduled_at` is when the run was due; `missed` how many before it never ended."""
+    """What a body may ask for. `scheduled_at` is when the run was due; `missed` how many before it did not take place.
+
+    `fencing_token` rises with each run in the fleet, or with each term: what the run writes to should refuse a lower
+    one. None for a task of each process.
+    """
 
     name: str
     scheduled_at: datetime | None = None
     missed: int = 0
     leadership: Leadership | None = None
+    fencing_token: int | None = None
 
 
 class TaskOptions(TypedDict, total=False):
@@ -43,14 +50,28 @@ class TaskSpec:
 
     name: str
     body: Body
-    where: Literal["process", "cluster", "leader"]
+    where: Where
     schedule: Schedule | None
     jitter: float = 0.0
     timeout: float | None = None
     on_error: OnError = "restart"
     catch_up: bool = False
-    grace: float = 0.0
-    lease: float = 30.0
+    grace: float = 60.0
+
+    def __post_init__(self) -> None:
+        lengths = (("jitter", self.jitter, 0), ("timeout", self.timeout, 0.001), ("grace", self.grace, 0))
+        for option, value, least in lengths:
+            if value is not None and not least <= value < math.inf:
+                raise SettingsValidationError(f"{option}= is a number of seconds from {least} up, not {value!r}")
+        if self.on_error not in get_args(OnError):
+            raise SettingsValidationError(f"on_error= is one of {', '.join(get_args(OnError))}")
+        if self.where not in get_args(Where):
+            raise SettingsValidationError("on= is process or cluster")
+
+    @property
+    def lease(self) -> float:
+        """How long a run in the fleet outlives its process in the store: the next tick should find it dead."""
+        return min(30.0, max(0.9, 0.9 * self.schedule.seconds)) if isinstance(self.schedule, Every) else 30.0
 
     def arguments(self, context: TaskContext) -> dict[str, Any]:
         """What the body is called with: by annotation, whatever the parameters are called."""

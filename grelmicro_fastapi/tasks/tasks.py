@@ -1,22 +1,20 @@
 """Background tasks: decorators that only register, and what runs them while the app is open."""
 
 import asyncio
-import logging
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, cast
 
+from grelmicro_fastapi import context
 from grelmicro_fastapi.coordination.backend import Source, crew_of
 from grelmicro_fastapi.coordination.leaderelection import LeaderElection
-from grelmicro_fastapi.errors import NotRunningError, SettingsValidationError
+from grelmicro_fastapi.errors import SettingsValidationError
 from grelmicro_fastapi.settings import read_env
 from grelmicro_fastapi.tasks.health import TaskHealth
-from grelmicro_fastapi.tasks.loops import in_each_process, once_in_the_fleet, where_we_lead
-from grelmicro_fastapi.tasks.runner import Runner, Stopped
+from grelmicro_fastapi.tasks.host import Host
 from grelmicro_fastapi.tasks.schedule import Cron, Every
 from grelmicro_fastapi.tasks.spec import Body, TaskOptions, TaskSpec, wanted
-
-_log = logging.getLogger("grelmicro_fastapi.tasks")
 
 BodyT = TypeVar("BodyT", bound=Body)
 Where = Literal["process", "cluster"]
@@ -36,7 +34,7 @@ class Tasks:
     `leadership.check()`), and may ask for a `Leadership` or a `TaskContext` by annotation. Runs of one task in one
     process never overlap. `election` is who leads for `leader_only`; by default one called "tasks". With
     `candidate=False`, or `GREL_CANDIDATE=false` in the environment, this process never leads. `backend` is that of
-    `Lock`.
+    `Lock`. They can be opened on several loops, each with runs of its own.
     """
 
     def __init__(
@@ -47,8 +45,7 @@ class Tasks:
         self._source = backend
         self.specs: list[TaskSpec] = []
         """What was registered, in order."""
-        self._runners: list[Runner] = []
-        self._host: asyncio.Task[None] | None = None
+        self._hosts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Host] = weakref.WeakKeyDictionary()
 
     def every(
         self, seconds: float, *, on: Where = "process", catch_up: bool = False, **options: Unpack[TaskOptions]
@@ -88,33 +85,46 @@ class Tasks:
         return self._register(options, where="leader", schedule=None if every is None else Every(every))
 
     def include(self, other: "Tasks") -> None:
-        """Run another collection's tasks too, under our election and backend."""
+        """Run another collection's tasks too, under our election and backend.
+
+        What is registered there later does not count.
+        """
         for spec in other.specs:
             self._add(spec)
 
     def health(self) -> list[TaskHealth]:
-        """How each task is doing in this process."""
-        return [runner.health for runner in self._runners]
+        """How each task is doing on the running loop, or on the one that started this worker thread."""
+        host = self._hosts.get(loop) if (loop := context.running_loop()) else None
+        return [runner.health for runner in host.runners] if host else []
 
     async def open(self) -> None:
-        """Start on the running loop. Raises `NotRunningError` if started already."""
-        if self._host:
-            raise NotRunningError("these tasks run already: one app, and one event loop, can run them")
-        crew = crew_of(self._source)
-        self._runners = [Runner(spec, crew.clock) for spec in self.specs]
-        leads = any(spec.where == "leader" for spec in self.specs) and self._is_candidate()
-        if leads:
-            await self.election.open()
-        started = asyncio.Event()
-        self._host = asyncio.get_running_loop().create_task(self._hold(started, leads))
-        await started.wait()
+        """Start on the running loop. Counted. Raises `NotRunningError` if the store that it needs is not open."""
+        loop = asyncio.get_running_loop()
+        if host := self._hosts.get(loop):
+            host.users += 1
+            return
+        election = self.election if self._is_candidate() else None
+        host = self._hosts[loop] = Host(list(self.specs), crew_of(self._source).clock, self._source, election)
+        try:
+            await host.start()
+        except BaseException:
+            del self._hosts[loop]
+            raise
 
     async def close(self) -> None:
-        """Stop: leaders' bodies first, then resign, then the rest. Whatever runs has ended when this returns."""
-        host, self._host = self._host, None
-        if host:
-            host.cancel()
-            await asyncio.wait([host])
+        """Undo one `open`; the last one on the loop stops: leaders' bodies first, then resign, then the rest.
+
+        Bodies are cancelled and have ended when this returns, unless they ignore it for ten seconds (leaders' bodies:
+        until the lease has ended).
+        """
+        loop = asyncio.get_running_loop()
+        host = self._hosts.get(loop)
+        if host is None:
+            return
+        host.users -= 1
+        if not host.users:
+            del self._hosts[loop]
+            await host.stop()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -124,43 +134,6 @@ class Tasks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    async def _hold(self, started: asyncio.Event, leads: bool) -> None:
-        loop = asyncio.get_running_loop()
-        here = [runner for runner in self._runners if leads or runner.spec.where != "leader"]
-        running = [loop.create_task(self._supervise(runner)) for runner in here]
-        started.set()
-        try:
-            await loop.create_future()
-        finally:
-            if leads:
-                await self.election.close()
-            for task in running:
-                task.cancel()
-            if running:
-                await asyncio.wait(running)
-
-    async def _supervise(self, runner: Runner) -> None:
-        spec = runner.spec
-        while True:
-            try:
-                if spec.where == "leader":
-                    schedule = spec.schedule if isinstance(spec.schedule, Every) else None
-                    await where_we_lead(runner, schedule, self.election)
-                elif spec.schedule and spec.where == "cluster":
-                    await once_in_the_fleet(runner, spec.schedule, self._source)
-                elif spec.schedule:
-                    await in_each_process(runner, spec.schedule)
-                runner.health.stage = "stopped"
-                return
-            except Stopped:
-                runner.health.stage = "failed"
-                return
-            except Exception:
-                # Whatever this is, the server must not go down with it, nor go on without it.
-                _log.exception("task %r: its loop failed, starting it again", spec.name)
-                runner.health.consecutive_failures += 1
-                await runner.back_off()
 
     def _register(self, options: TaskOptions, **fixed: Any) -> Callable[[BodyT], BodyT]:
         def register(body: BodyT) -> BodyT:
@@ -173,6 +146,8 @@ class Tasks:
         return register
 
     def _add(self, spec: TaskSpec) -> None:
+        if any(not loop.is_closed() for loop in self._hosts):
+            raise SettingsValidationError(f"the task {spec.name!r} comes too late: these tasks run already")
         if any(other.name == spec.name for other in self.specs):
             raise SettingsValidationError(f"two tasks are called {spec.name!r}: give one a name=")
         self.specs.append(spec)
