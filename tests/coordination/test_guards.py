@@ -10,7 +10,6 @@ import pytest
 from grelmicro_fastapi.coordination.guards import Guard, LockHandle, ReadGuard, WriteGuard
 from grelmicro_fastapi.coordination.readwritelock import ReadWriteLockState
 from grelmicro_fastapi.coordination.state import CLAIM, Command, Downgrade, Force, Poison, Release, Renew
-from grelmicro_fastapi.coordination.store import Ask
 from grelmicro_fastapi.coordination.view import View
 from grelmicro_fastapi.errors import BackendError, LockNotOwnedError, StaleGenerationError
 from tests.coordination.crews import Fleet, empty
@@ -646,6 +645,23 @@ async def test_a_downgrade_in_doubt_is_taken_back(how: str) -> None:
         await fleet.clock.advance(6)
         assert empty(await fleet.state())
         assert not writing.valid
+
+
+async def test_a_downgrade_whose_answer_comes_too_late_is_taken_back() -> None:
+    fleet = Fleet()
+    async with fleet.process() as (process, wire):
+        writing = await process.catalog().write.acquire()
+        wire.open_.clear()
+        downgrade = asyncio.create_task(writing.downgrade())
+        await fleet.clock.settle()
+        # This process was stopped, and goes on when the lease has a moment left in the store.
+        fleet.clock.jump(59.6)
+        wire.open_.set()
+        await fleet.clock.settle()
+        with pytest.raises(LockNotOwnedError):
+            await downgrade
+        await fleet.clock.settle()
+        assert empty(await fleet.state())
 
 
 async def test_a_downgrade_of_what_had_ended_is_a_loss() -> None:

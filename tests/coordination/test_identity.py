@@ -131,6 +131,7 @@ def test_several_loops_at_once_exclude_each_other_and_never_mix_their_crews_up()
         async with provider:
             mine = provider.backend.crew()
             crews.append(id(mine))
+            everybody.wait(30)
             for _ in range(50):
                 async with lock:
                     assert provider.backend.crew() is mine

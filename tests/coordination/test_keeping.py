@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from grelmicro_fastapi.coordination.state import CLAIM, Command, Force, Renew
-from grelmicro_fastapi.coordination.store import Ask
 from grelmicro_fastapi.coordination.view import View
 from grelmicro_fastapi.errors import LockNotOwnedError
 from tests.coordination.crews import Fleet, Wire, empty, hold
@@ -106,17 +105,32 @@ async def test_a_long_lease_that_hangs_does_not_cost_a_short_one_its_time() -> N
     fleet = Fleet()
     async with fleet.process() as (process, wire):
         long = await process.lock("long", lease_duration=60, keep_alive=True).acquire()
-        await fleet.clock.advance(17)
-        short = await process.lock("short", lease_duration=1.2, keep_alive=True).acquire()
         slow = True
         wire.hangs = lambda command: slow and isinstance(command, Renew) and command.ttl == 60_000
-        for _ in range(80):
+        # Its renewal is under way, and will be for five seconds.
+        await fleet.clock.advance(20)
+        short = await process.lock("short", lease_duration=1.2, keep_alive=True).acquire()
+        for _ in range(50):
             await fleet.clock.advance(0.1)
             assert short.valid
-            assert long.valid
         slow = False
+        await fleet.clock.advance(2)
+        assert long.valid
         await short.release()
         await long.release()
+
+
+async def test_a_renewal_counts_from_before_it_was_sent() -> None:
+    fleet = Fleet()
+    async with fleet.process() as (process, wire):
+        guard = await process.catalog(**KEPT).write.acquire()
+        wire.coming = 0.9
+        await fleet.clock.advance(2.2)
+        wire.hangs = renews
+        while guard.valid:
+            assert (await fleet.state()).writer
+            await fleet.clock.advance(0.01)
+        assert guard.lost
 
 
 async def test_renewals_have_a_lane_of_their_own() -> None:

@@ -140,7 +140,11 @@ async def test_the_lease_lives_until_the_last_who_joined_it_has_left() -> None:
 
         task = asyncio.create_task(child())
         await fleet.clock.settle()
+        ended = asyncio.create_task(parent.wait_lost())
+        await fleet.clock.settle()
         await parent.release()
+        await fleet.clock.settle()
+        assert ended.result() is False
         assert not parent.valid
         assert not parent.lost
         await parent.release()
@@ -206,10 +210,12 @@ async def test_nobody_joins_what_ended_or_what_it_does_not_descend_from() -> Non
 
 async def test_the_same_name_in_another_store_is_another_lock() -> None:
     fleet = Fleet()
-    async with fleet.process() as (process, _), fleet.direct() as other, process.catalog().read as guard:
-        async with other.catalog().read as elsewhere:
-            assert guard.lease is not elsewhere.lease
-            assert len((await fleet.state()).readers) == 2
+    async with fleet.process() as (process, _), fleet.direct() as other:
+        guards = [await process.catalog().read.acquire(), await other.catalog().read.acquire()]
+        assert guards[0].lease is not guards[1].lease
+        assert len((await fleet.state()).readers) == 2
+        for guard in guards:
+            await guard.release()
 
 
 async def test_one_who_drops_what_it_joined_does_not_end_the_others_renewal() -> None:

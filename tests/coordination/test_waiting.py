@@ -10,6 +10,7 @@ import pytest
 from grelmicro_fastapi.coordination import waiting
 from grelmicro_fastapi.coordination.state import Leave
 from grelmicro_fastapi.coordination.store import Snapshot, Store, Woken
+from grelmicro_fastapi.coordination.view import View
 from grelmicro_fastapi.errors import BackendError, DrainingError, QueueFullError
 from tests.coordination.crews import Fleet, Process, Wire, empty, hold
 
@@ -209,6 +210,40 @@ async def test_a_release_and_the_next_request_of_this_process_travel_together() 
         assert wire.sent() <= 3 * 10
         assert len(wire.batches) <= 2 * 10 + 1
         assert not (await fleet.state("lock:x")).seats
+
+
+async def test_who_is_known_to_the_store_does_not_ask_before_his_turn() -> None:
+    fleet = Fleet()
+    async with fleet.process() as (process, wire), fleet.process() as (another, _):
+        held = await process.lock().acquire()
+        first = asyncio.create_task(another.lock().acquire())
+        await fleet.clock.settle()
+        second = asyncio.create_task(process.lock().acquire())
+        await fleet.clock.settle()
+        before = wire.sent()
+        await held.release()
+        await (await first).release()
+        await (await second).release()
+        # The release of the first hold, one request when it was called, and the release of the second.
+        assert wire.sent() == before + 3
+
+
+async def test_a_call_that_finds_its_first_one_gone_is_answered_by_the_next() -> None:
+    fleet = Fleet()
+    async with fleet.process() as (process, _), fleet.direct() as other:
+        views: list[View[Any]] = [process.lock(), process.catalog().read]
+        for view in views:
+            held = [await other.lock().acquire(), await other.catalog().write.acquire()]
+            tasks = [asyncio.create_task(view.acquire()) for _ in range(3)]
+            await fleet.clock.settle()
+            for guard in held:
+                await guard.release()
+            # The call is on its way, and the one who would ask has not yet noticed that it was cancelled.
+            tasks[0].cancel()
+            await fleet.clock.settle()
+            assert tasks[1].done()
+            for task in tasks[1:]:
+                await (await task).release()
 
 
 async def test_draining_sends_everybody_away_and_lets_holders_be() -> None:

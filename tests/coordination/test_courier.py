@@ -1,0 +1,181 @@
+"""What carries commands: lanes, and what is known of the pace of a store."""
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from contextvars import ContextVar
+
+import pytest
+
+from grelmicro_fastapi.coordination.pace import Pace
+from grelmicro_fastapi.coordination.state import CLAIM, Acquire, Release
+from grelmicro_fastapi.coordination.store import Answer, Ask
+from grelmicro_fastapi.errors import BackendError
+from grelmicro_fastapi.testing.clock import ManualClock
+from tests.coordination.crews import Fleet, Process, Wire, empty
+
+pytestmark = pytest.mark.anyio
+
+request: ContextVar[str] = ContextVar("request", default="nobody's")
+
+
+class Observed(Wire):
+    """A store with a lane for each key, that sees in whose context it is called, and may break its promises."""
+
+    contexts: set[str]
+    fault: Exception | None = None
+    short = False
+
+    def lane(self, key: str) -> Hashable:
+        return key
+
+    async def apply(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        self.contexts.add(request.get())
+        if self.fault:
+            raise self.fault
+        answers = await super().apply(asks)
+        return answers[:-1] if self.short else answers
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+@pytest.fixture
+def wire(fleet: Fleet) -> Observed:
+    wire = Observed(fleet.memory._store(), fleet.clock)
+    wire.contexts = set()
+    return wire
+
+
+async def test_lanes_live_only_while_they_carry_something(fleet: Fleet, wire: Observed) -> None:
+    async with Process(wire, fleet.clock) as process:
+        before = len(asyncio.all_tasks())
+        guards = [await process.lock(f"n{number}").acquire() for number in range(100)]
+        await asyncio.gather(*(guard.release() for guard in guards))
+        await fleet.clock.settle()
+        assert not process.crew.courier._lanes
+        assert len(asyncio.all_tasks()) == before
+
+
+async def test_a_store_is_called_in_nobodys_context(fleet: Fleet, wire: Observed) -> None:
+    async with Process(wire, fleet.clock) as process:
+        request.set("the first caller's")
+        async with process.lock():
+            pass
+        assert wire.contexts == {"nobody's"}
+
+
+async def test_what_arrives_while_a_batch_is_under_way_travels_together(fleet: Fleet) -> None:
+    async with fleet.process() as (process, wire):
+        wire.open_.clear()
+        calls = [asyncio.create_task(process.lock(f"n{number}").acquire()) for number in range(301)]
+        await fleet.clock.settle()
+        wire.open_.set()
+        await asyncio.gather(*calls)
+        assert [len(batch) for batch in wire.batches] == [128, 128, 45]
+        for call in calls:
+            await (await call).release()
+
+
+@pytest.mark.parametrize("kind", ["raises", "answers too little"])
+async def test_a_store_that_breaks_its_promise_stops_nobody(
+    kind: str, fleet: Fleet, wire: Observed, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Process(wire, fleet.clock) as process:
+        if kind == "raises":
+            wire.fault = ZeroDivisionError("secret")
+        else:
+            wire.short = True
+        with pytest.raises(BackendError, match=r"failed: (ZeroDivisionError|RuntimeError)") as caught:
+            await process.lock().acquire()
+        assert "secret" not in str(caught.value)
+        assert "broke its promise" in caplog.text
+        wire.fault, wire.short = None, False
+        await fleet.clock.advance(0.1)
+        assert empty(await fleet.state("lock:x"))
+        await (await process.lock().acquire()).release()
+
+
+async def test_a_fault_in_one_callers_code_does_not_stop_the_others(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fleet.process() as (process, _):
+
+        def faulty(answer: Answer) -> None:
+            raise ZeroDivisionError
+
+        process.crew.courier.post("lock:y", Release("token"), faulty)
+        await (await process.lock().acquire()).release()
+        assert "'lock:y' could not be handed over" in caplog.text
+
+
+async def test_a_lane_that_somebody_cancelled_answers_everybody_and_is_replaced(fleet: Fleet) -> None:
+    async with fleet.process() as (process, wire):
+        wire.open_.clear()
+        under_way = asyncio.create_task(process.lock("a").acquire())
+        await fleet.clock.settle()
+        behind = asyncio.create_task(process.lock("b").acquire())
+        await fleet.clock.settle()
+        for task in list(process.crew.courier._tasks):
+            task.cancel()
+        await fleet.clock.settle()
+        wire.open_.set()
+        for call in (under_way, behind):
+            with pytest.raises(BackendError, match="closed"):
+                await call
+        await (await process.lock().acquire()).release()
+        assert empty(await fleet.state("lock:a"))
+
+
+async def test_a_call_that_is_given_up_is_cancelled_and_the_lane_goes_on(fleet: Fleet) -> None:
+    async with fleet.process() as (process, wire):
+        wire.hangs = lambda command: isinstance(command, Acquire)
+        call = asyncio.create_task(process.lock().acquire())
+        await fleet.clock.advance(4.9)
+        assert wire.broken_off == 0
+        await fleet.clock.advance(0.2)
+        assert wire.broken_off == 1
+        with pytest.raises(BackendError, match="within 5 s"):
+            await call
+        wire.hangs = lambda command: False
+        await (await process.lock().acquire()).release()
+
+
+def test_windows_and_places_follow_the_slowest_recent_reply() -> None:
+    clock = ManualClock()
+    pace = Pace(clock, 3.0)
+    assert (pace.claim, pace.place) == (CLAIM, 3000)
+    pace.took(0.1)
+    assert (pace.claim, pace.place) == (CLAIM, 3000)
+    pace.took(2.5)
+    pace.took(0.1)
+    assert (pace.claim, pace.place) == (5000, 10_000)
+    # It is remembered for five seconds at least, and forgotten after ten.
+    clock.jump(5.1)
+    pace.took(0.2)
+    assert (pace.claim, pace.place) == (5000, 10_000)
+    clock.jump(5.1)
+    pace.took(0.2)
+    assert (pace.claim, pace.place) == (400, 3000)
+    # After a long silence nothing old counts.
+    pace.took(2.5)
+    clock.jump(60)
+    pace.took(0.01)
+    assert (pace.claim, pace.place) == (CLAIM, 3000)
+
+
+async def test_the_pace_travels_with_the_commands(fleet: Fleet) -> None:
+    async with fleet.process() as (process, wire), fleet.direct() as other:
+        held = await other.lock().acquire()
+        wire.coming = 1.0
+        waiter = asyncio.create_task(process.lock().acquire())
+        await fleet.clock.advance(4)
+        (last,) = wire.batches[-1]
+        assert isinstance(last.command, Acquire)
+        assert last.command.place >= 4000
+        assert last.claim >= 2000
+        await held.release()
+        wire.coming = 0
+        await fleet.clock.advance(2)
+        await (await waiter).release()
