@@ -129,6 +129,7 @@ declare
     settles boolean;
     buried boolean;
     held boolean;
+    undone boolean;
     n integer;
     number bigint;
     place integer;
@@ -226,11 +227,18 @@ begin
                     mode := command ->> 'mode';
                     seat := command ->> 'seat';
                     ttl := command ->> 'ttl';
-                    held := l.readers > 0 and exists (
-                        select from @schema@.holder h where h.key = l.key and h.token = tok and not h.grave);
-                    if l.graves > 0 and exists (
-                        select from @schema@.holder h where h.key = l.key and h.token = tok and h.grave)
-                    then
+                    -- An expression with a query in it costs one, even where the query is not reached.
+                    held := false;
+                    undone := false;
+                    if l.readers > 0 then
+                        held := exists (
+                            select from @schema@.holder h where h.key = l.key and h.token = tok and not h.grave);
+                    end if;
+                    if l.graves > 0 then
+                        undone := exists (
+                            select from @schema@.holder h where h.key = l.key and h.token = tok and h.grave);
+                    end if;
+                    if undone then
                         verdict := 'buried';
                     elsif l.writer = tok and mode = 'w' then
                         l.until := greatest(l.until, at + ttl);
@@ -291,12 +299,17 @@ begin
                         end if;
                     end if;
                     -- A grant gives the seat up, unless more of its waiters follow.
-                    if settles and seat <> '' and cardinality(l.seats) > 0 then
-                        if (command ->> 'more')::boolean then
-                            seated := exists (select from unnest(l.seats) u where u.id = seat);
-                        else
-                            l.seats := array(select u::@schema@.seat from unnest(l.seats) u where u.id <> seat);
-                        end if;
+                    if settles and seat <> '' then
+                        for p in 1 .. cardinality(l.seats) loop
+                            s := l.seats[p];
+                            if s.id = seat then
+                                seated := (command ->> 'more')::boolean;
+                                if not seated then
+                                    l.seats := l.seats[:p - 1] || l.seats[p + 1:];
+                                end if;
+                                exit;
+                            end if;
+                        end loop;
                     end if;
 
                 elsif op = 'release' then
