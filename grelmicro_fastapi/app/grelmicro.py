@@ -20,6 +20,7 @@ from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
 from grelmicro_fastapi.providers.base import Provider
+from grelmicro_fastapi.tasks.tasks import Tasks
 from grelmicro_fastapi.web.install import install
 
 Part = Provider | Coordination | AbstractAsyncContextManager[Any]
@@ -59,9 +60,9 @@ class Grelmicro:
         app = FastAPI(lifespan=micro.lifespan)
 
     `uses` takes providers, a `Coordination`, and any other async context manager; `None` is skipped. Whatever the
-    order, stores open first, and all close in reverse. The first `Coordination` answers for guards and locks that name
-    no `backend=`; without one, the provider does. A value until it is opened: no connection and no loop at import. It
-    may be opened again, and on several loops.
+    order, stores open first and tasks last, and all close in reverse. The first `Coordination` answers for guards and
+    locks that name no `backend=`; without one, the provider does. A value until it is opened: no connection and no loop
+    at import. It may be opened again, and on several loops.
 
     When the server is told to stop, leaders resign and waiting requests are sent away at once; at the end of the
     lifespan the guards still held get `drain` seconds to be released. With `strict`, an app that it is installed in
@@ -78,6 +79,8 @@ class Grelmicro:
         # A provider before a `Coordination` that stands on it, if both are listed.
         self._stores.sort(key=lambda part: isinstance(part, Coordination))
         self._others = [part for part in parts if not isinstance(part, Provider | Coordination)]
+        # Bodies may use whatever else is listed.
+        self._others.sort(key=lambda part: isinstance(part, Tasks))
         self.coordination = _default(self._stores)
         """What answers for the app's locks, or `None`."""
         if self.coordination is not None and self.coordination not in self._stores:

@@ -12,7 +12,7 @@ from grelmicro_fastapi.coordination.futures import settle, sleep, within
 from grelmicro_fastapi.coordination.leadership import Leadership
 from grelmicro_fastapi.coordination.lease import Holder, Lease
 from grelmicro_fastapi.coordination.wish import Wish
-from grelmicro_fastapi.errors import BackendError, CoordinationError, DrainingError, NotLeaderError
+from grelmicro_fastapi.errors import CoordinationError, DrainingError, NotLeaderError
 
 _log = logging.getLogger("grelmicro_fastapi.coordination")
 
@@ -32,6 +32,7 @@ class Campaign:
         self._watchers: list[asyncio.Future[None]] = []
         self._resigning = asyncio.Event()
         self._stopped = False
+        self._failing = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -92,6 +93,8 @@ class Campaign:
         except asyncio.CancelledError:
             task.cancel()
             await self._wait_out({task}, leadership)
+            if task.done() and not task.cancelled() and (error := task.exception()):
+                _log.warning("the work of leader %r raised while it was cancelled", self._wish.name, exc_info=error)
             raise
         if task.cancelled() and self.leading is leadership and not self._resigning.is_set():
             raise asyncio.CancelledError
@@ -104,13 +107,18 @@ class Campaign:
             try:
                 leadership = await self._stand()
             except DrainingError:
-                return
+                self._stopped = True
+                self._changed()
             except CoordinationError as error:
-                level = logging.WARNING if isinstance(error, BackendError) else logging.ERROR
+                # Once for each outage.
+                level = logging.DEBUG if self._failing else logging.WARNING
                 _log.log(level, "standing for %r failed, trying again: %s", self._wish.name, error)
-                await sleep(self.crew.clock, self._pause * random.uniform(0.8, 1.2))
-                continue
-            await self._lead(leadership)
+                self._failing = True
+            except Exception:
+                _log.exception("standing for %r failed in a way that it should not, trying again", self._wish.name)
+            else:
+                self._failing = False
+                await self._lead(leadership)
             if not self._stopped:
                 # Whoever waits goes first; this only keeps a lone candidate from spinning.
                 await sleep(self.crew.clock, self._pause * random.uniform(0.8, 1.2))

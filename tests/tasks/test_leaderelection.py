@@ -72,14 +72,17 @@ async def test_a_leader_that_loses_the_store_stops_before_another_can_lead() -> 
         assert second.is_leader()
 
 
-async def test_nobody_leads_while_the_store_is_gone_and_exactly_one_afterwards() -> None:
+async def test_nobody_leads_while_the_store_is_gone_and_exactly_one_afterwards(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with fleet(3) as (clock, processes), AsyncExitStack() as stack:
         elections = [await stack.enter_async_context(standing(process)) for process in processes]
         await clock.advance(1)
         for process in processes:
             process.wire.cut = True
-        await clock.advance(16)
+        await clock.advance(60)
         assert not any(election.is_leader() for election in elections)
+        assert caplog.text.count("standing for 'main' failed") == len(processes)
         for process in processes:
             process.wire.cut = False
         await clock.advance(10)
@@ -337,3 +340,30 @@ async def test_leaving_leadership_behind_costs_nothing_in_the_store() -> None:
         assert state.seats == []
         assert state.fence == 3
         assert not state.poisoned
+
+
+async def test_a_process_that_shuts_down_already_stands_no_more_and_says_so() -> None:
+    async with fleet(1) as (clock, processes):
+        processes[0].crew().drain()
+        async with standing(processes[0]) as election:
+            waiting = asyncio.create_task(election.wait_for_leader())
+            await clock.settle()
+            with pytest.raises(NotLeaderError):
+                await waiting
+        assert not election.is_leader()
+
+
+async def test_what_work_raises_while_it_is_cancelled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(leadership: Leadership) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("while ending")
+
+    async with fleet(1) as (clock, processes):
+        leading = asyncio.create_task(standing(processes[0]).lead(body))
+        await clock.settle()
+        leading.cancel()
+        await clock.settle()
+        assert leading.cancelled()
+    assert "ValueError: while ending" in caplog.text
