@@ -11,17 +11,21 @@ import json
 import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Annotated
+from types import TracebackType
+from typing import Annotated, Self
 
 import aiosqlite
-from fastapi import Depends, Request
+from fastapi import Depends
 from pydantic import JsonValue
 
+from example_app.settings import settings
 from grelmicro_fastapi.errors import FencedError
 
 _TABLES = """
     CREATE TABLE IF NOT EXISTS catalog (id INTEGER PRIMARY KEY CHECK (id = 1), rows TEXT, lock_fence INTEGER);
     CREATE TABLE IF NOT EXISTS stock (sku TEXT PRIMARY KEY, quantity INTEGER, lock_fence INTEGER);
+    CREATE TABLE IF NOT EXISTS sweep (id INTEGER PRIMARY KEY, pid INTEGER, fencing_token INTEGER);
+    CREATE TABLE IF NOT EXISTS tick (id INTEGER PRIMARY KEY, pid INTEGER, second INTEGER);
 """
 
 # The same hold may write the catalog as often as it likes: a token is good again.
@@ -36,6 +40,13 @@ _PUT_QUANTITY = """
     INSERT INTO stock VALUES (:sku, :quantity, :token)
     ON CONFLICT DO UPDATE SET quantity = :quantity, lock_fence = :token WHERE lock_fence < :token
     RETURNING sku
+"""
+
+# A leader sweeps many times in one term. One that does not lead any more has a token lower than the last.
+_SWEEP = """
+    INSERT INTO sweep (pid, fencing_token) SELECT :pid, :token
+    WHERE :token >= (SELECT coalesce(max(fencing_token), 0) FROM sweep)
+    RETURNING id
 """
 
 
@@ -65,6 +76,25 @@ class Database:
         if not await self._run(_PUT_QUANTITY, sku=sku, quantity=quantity, token=token):
             raise FencedError(f"stock:{sku}")
 
+    async def sweep(self, pid: int, *, token: int) -> None:
+        """Note a sweep. Raises `FencedError` if a later leader has swept."""
+        if not await self._run(_SWEEP, pid=pid, token=token):
+            raise FencedError("sweep")
+
+    async def sweeps(self) -> list[tuple[int, int]]:
+        """Who swept, and under which token: the last thousand, in order."""
+        found = await self._run("SELECT pid, fencing_token FROM sweep ORDER BY id DESC LIMIT 1000")
+        return [(row[0], row[1]) for row in reversed(found)]
+
+    async def tick(self, pid: int, second: int) -> None:
+        """Note who counted that second. Nothing here refuses it twice, so that it could be seen."""
+        await self._run("INSERT INTO tick (pid, second) VALUES (:pid, :second)", pid=pid, second=second)
+
+    async def ticks(self) -> list[tuple[int, int]]:
+        """Who counted, and which second: the last thousand, in order."""
+        found = await self._run("SELECT pid, second FROM tick ORDER BY id DESC LIMIT 1000")
+        return [(row[0], row[1]) for row in reversed(found)]
+
     async def _run(self, sql: str, **values: str | int) -> list[aiosqlite.Row]:
         return list(await self._connection.execute_fetchall(sql, values))
 
@@ -91,9 +121,29 @@ async def _prepare(connection: aiosqlite.Connection) -> None:
             return
 
 
-def _of_this_worker(request: Request) -> Database:
-    database: Database = request.state.database
-    return database
+class Shop:
+    """The connection of this worker: opened and closed with the app, for requests and background tasks."""
+
+    def __init__(self, path: str) -> None:
+        self._connecting = connected(path)
+        self._database: Database | None = None
+
+    @property
+    def database(self) -> Database:
+        """The shop's data, while the app is open."""
+        assert self._database is not None, "the shop is closed"
+        return self._database
+
+    async def __aenter__(self) -> Self:
+        self._database = await self._connecting.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database = None
+        await self._connecting.__aexit__(kind, error, trace)
 
 
-Data = Annotated[Database, Depends(_of_this_worker)]
+shop = Shop(settings.database)
+Data = Annotated[Database, Depends(lambda: shop.database)]

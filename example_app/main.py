@@ -4,34 +4,25 @@ uvicorn example_app.main:app --workers 4
 """
 
 import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from example_app import catalog, stock
-from example_app.database import Database, connected
+from example_app import background, catalog, stock
+from example_app.database import shop
 from example_app.settings import settings
 from grelmicro_fastapi import Coordination, Grelmicro
 from grelmicro_fastapi.providers.urls import provider_from_url
 
 # The shop's own data is a file of this machine, so locks need not reach further.
 locks = Coordination(provider_from_url(settings.coordination_url), requires="host")
-micro = Grelmicro(uses=[locks])
+micro = Grelmicro(uses=[locks, shop, background.tasks])
 
-
-@asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, Database]]:
-    """The shop's own connection, one for each worker."""
-    async with connected(settings.database) as database:
-        yield {"database": database}
-
-
-app = FastAPI(title="A small shop", lifespan=lifespan)
+app = FastAPI(title="A small shop")
 micro.install(app)
 app.include_router(catalog.router)
 app.include_router(stock.router)
+app.include_router(background.router)
 
 
 class Worker(BaseModel):

@@ -78,9 +78,9 @@ class Grelmicro:
         self._stores = [part for part in parts if isinstance(part, Provider | Coordination)]
         # A provider before a `Coordination` that stands on it, if both are listed.
         self._stores.sort(key=lambda part: isinstance(part, Coordination))
-        self._others = [part for part in parts if not isinstance(part, Provider | Coordination)]
         # Bodies may use whatever else is listed.
-        self._others.sort(key=lambda part: isinstance(part, Tasks))
+        self._tasks = [part for part in parts if isinstance(part, Tasks)]
+        self._others = [part for part in parts if not isinstance(part, Provider | Coordination | Tasks)]
         self.coordination = _default(self._stores)
         """What answers for the app's locks, or `None`."""
         if self.coordination is not None and self.coordination not in self._stores:
@@ -182,10 +182,13 @@ class Grelmicro:
         # From here on the app answers on this loop: what opens now may use its locks.
         context.opened(opened.runtime)
         stack.callback(context.closed, opened.runtime)
-        for crew in crews.values():
-            stack.push_async_callback(_release, crew, self._drain)
         for part in self._others:
             await stack.enter_async_context(part)
+        # Requests that hold guards may still use the parts.
+        for crew in crews.values():
+            stack.push_async_callback(_release, crew, self._drain)
+        for tasks in self._tasks:
+            await stack.enter_async_context(tasks)
         signals = Signals(partial(_begin_drain, opened))
         signals.chain()
         stack.callback(signals.restore)

@@ -76,3 +76,12 @@ async def test_what_one_worker_wrote_another_one_respects(database: Database, tm
     assert await database.quantity("apple") == 7
     with pytest.raises(FencedError):
         await database.put_quantity("apple", 1, token=8)
+
+
+async def test_a_sweep_of_a_leader_of_old_is_refused(database: Database) -> None:
+    await database.sweep(1, token=3)
+    await database.sweep(1, token=3)
+    await database.sweep(2, token=4)
+    with pytest.raises(FencedError):
+        await database.sweep(1, token=3)
+    assert await database.sweeps() == [(1, 3), (1, 3), (2, 4)]

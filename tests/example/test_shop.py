@@ -108,3 +108,15 @@ async def test_a_catalog_that_its_writer_broke_is_repaired_by_the_next_one(shop:
     first, second = [await shop.put("/catalog", json={"rows": ["pear"]}) for _ in range(2)]
     assert first.json() == {"fencing_token": 2, "poisoned": True}
     assert second.json() == {"fencing_token": 3, "poisoned": False}
+
+
+async def test_a_single_worker_leads_and_sweeps_under_the_token_of_its_term(shop: httpx.AsyncClient) -> None:
+    election = sys.modules["example_app.background"].election
+    await election.wait_for_leader()
+    assert (await shop.get("/leader")).json() == {"pid": os.getpid(), "leading": True, "term": 1}
+    while not (sweeps := (await shop.get("/sweeps")).json()):
+        pass
+    assert sweeps[0] == {"pid": os.getpid(), "fencing_token": 1}
+    while not (ticks := (await shop.get("/ticks")).json()):
+        pass
+    assert ticks[0]["pid"] == os.getpid()
