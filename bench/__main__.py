@@ -35,9 +35,9 @@ async def run(chosen: list[str], rounds: int) -> None:
     print(report.table(results))
 
 
-def _progress(done: int) -> None:
+def _progress(done: int, rounds: int, title: str) -> None:
     if sys.stderr.isatty():
-        print(f"round {done}", end="\r", file=sys.stderr)
+        print(f"\r\x1b[Kround {done}/{rounds}: {title}", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,10 @@ def table(results: Sequence[Result]) -> str:
     lines = [f"{'':<{width}}  {'budget':>10} {'figure':>10} {'95 % interval':>19}  {'verdict':<8} case / floor"]
     for result in results:
         row = result.row
+        if not result.figures:
+            lines.append(f"{row.title:<{width}}  {_round(row.budget):>10} {'':>10} {'':>19}  {result.verdict:<8}")
+            lines.append(f"{'':<{width}}  ({result.failure or row.note})")
+            continue
         low, high = result.interval
         unit = "" if row.unit == "x" else f" {row.unit}"
         budget, figure = f"{_round(row.budget)}{unit}", f"{_round(result.figure)}{unit}"

@@ -8,19 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 Once = Callable[[], Awaitable[object]]
 
 
-async def of_microseconds(once: Once) -> float:
-    """The median of batches, each of which is timed as a whole: a clock costs time too."""
-    return await _median(once, batches=40, each=50)
-
-
-async def of_milliseconds(once: Once) -> float:
-    """The median of operations timed one by one."""
-    return await _median(once, batches=40, each=1)
-
-
-async def in_a_row(once: Once) -> float:
-    """The mean of operations one after the other."""
-    return await together([once], each=40)
+async def median_of(once: Once, *, batches: int, each: int) -> float:
+    """The median of batches."""
+    took: list[float] = []
+    for _ in range(batches):
+        start = time.perf_counter()
+        await _times(once, each)
+        took.append((time.perf_counter() - start) / each)
+    return statistics.median(took)
 
 
 async def together(crowd: Sequence[Once], *, each: int = 4) -> float:
@@ -28,15 +23,6 @@ async def together(crowd: Sequence[Once], *, each: int = 4) -> float:
     start = time.perf_counter()
     await asyncio.gather(*[_times(once, each) for once in crowd])
     return (time.perf_counter() - start) / (len(crowd) * each)
-
-
-async def _median(once: Once, *, batches: int, each: int) -> float:
-    took: list[float] = []
-    for _ in range(batches):
-        start = time.perf_counter()
-        await _times(once, each)
-        took.append((time.perf_counter() - start) / each)
-    return statistics.median(took)
 
 
 async def _times(once: Once, count: int) -> None:

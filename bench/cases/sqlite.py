@@ -3,16 +3,10 @@
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
-import aiosqlite
-
-from bench.peer import grelmicro
+from bench.members import member, peers
 from bench.row import Row
-from bench.stopwatch import Once, in_a_row, of_milliseconds, together
-from grelmicro_fastapi.coordination import ReadWriteLock
-from grelmicro_fastapi.providers.sqlite import SqliteProvider
 
 TASKS = 50
 
@@ -27,52 +21,22 @@ Its tasks share one connection and take turns, so fifty at a time cost as much e
 async def rows() -> AsyncGenerator[list[Row]]:
     with tempfile.TemporaryDirectory() as folder:
         async with (
-            SqliteProvider(Path(folder, "locks.sqlite")) as provider,
-            _bare(Path(folder, "bare.sqlite")) as bare,
-            grelmicro() as peer,
+            member("ours", f"sqlite:///{Path(folder, 'locks.sqlite')}") as ours,
+            member("transactions", f"sqlite:///{Path(folder, 'bare.sqlite')}") as bare,
+            peers(f"sqlite:///{Path(folder, 'peer.sqlite')}") as peer,
         ):
-            pair = _pair(ReadWriteLock("catalog", backend=provider))
-            crowd = [_pair(ReadWriteLock(f"order:{number}", backend=provider)) for number in range(TASKS)]
-            alone = "sqlite: write / two bare transactions"
+            alone = {"what": "write", "name": "catalog", "batches": 40, "each": 1}
+            crowd = {"what": "write", "names": [f"order:{number}" for number in range(TASKS)], "each": 4}
+            pair, together = ours.block("pair", **alone), ours.block("crowd", **crowd)
             yield [
-                Row(alone, partial(of_milliseconds, pair), 1.0, partial(of_milliseconds, bare)),
-                Row(
-                    f"sqlite: {TASKS} writes at a time / grelmicro",
-                    partial(together, crowd),
-                    1 / 5,
-                    peer("sqlite together"),
-                )
+                Row("sqlite: write / two bare transactions", pair, 1.0, bare.block("pair", **alone)),
+                Row(f"sqlite: {TASKS} at a time / grelmicro", together, 1 / 5, peer[0].block("crowd", **crowd))
                 if peer
                 else Row(
-                    f"sqlite: {TASKS} writes at a time / two bare transactions",
-                    partial(together, crowd),
+                    f"sqlite: {TASKS} at a time / two bare transactions",
+                    together,
                     RECORDED / 5,
-                    partial(in_a_row, bare),
+                    bare.block("pair", **alone),
                     note="budget: a fifth of grelmicro's, recorded",
                 ),
             ]
-
-
-@asynccontextmanager
-async def _bare(path: Path) -> AsyncGenerator[Once]:
-    async with aiosqlite.connect(path, isolation_level=None) as connection:
-        await connection.execute("PRAGMA journal_mode = WAL")
-        await connection.execute("PRAGMA synchronous = FULL")
-        await connection.execute("CREATE TABLE lock (name TEXT PRIMARY KEY, fence INTEGER)")
-        await connection.execute("INSERT INTO lock VALUES ('catalog', 0)")
-
-        async def pair() -> None:
-            for _ in range(2):
-                await connection.execute("BEGIN IMMEDIATE")
-                await connection.execute("UPDATE lock SET fence = fence + 1 WHERE name = 'catalog'")
-                await connection.execute("COMMIT")
-
-        yield pair
-
-
-def _pair(lock: ReadWriteLock) -> Once:
-    async def pair() -> None:
-        guard = await lock.write.acquire()
-        await guard.release()
-
-    return pair
