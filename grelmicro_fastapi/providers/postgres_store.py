@@ -10,7 +10,7 @@ from zlib import crc32
 
 from asyncpg import Record
 
-from grelmicro_fastapi.coordination.lane import OPERATION
+from grelmicro_fastapi.coordination.parcel import OPERATION
 from grelmicro_fastapi.coordination.state import CLAIM, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask, Scope, Snapshot, Wake, Woken
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
@@ -42,7 +42,6 @@ class PostgresStore:
 
     scope = Scope.CLUSTER
     place = 3.0
-    direct = False
 
     def __init__(
         self,
