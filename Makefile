@@ -3,10 +3,11 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FLOOR := .floor
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format docs-check bench clean
+.PHONY: help install demo test test-floor check format docs-check bench clean
 
 help: ## List the targets
 	@echo "Usage: make TARGET"
@@ -20,6 +21,12 @@ demo: $(READY) ## Four workers, one killed in the middle, no update lost (DEMO_S
 
 test: $(READY) ## Run every test (ARGS="tests/web -k guard" for some of them)
 	@$(BIN)/pytest $(ARGS)
+
+# The oldest FastAPI that pyproject.toml allows, in a directory that is looked into before .venv is. Its Starlette uses
+# a name that the newest anyio has moved.
+test-floor: $(FLOOR)/.ready ## Run the web tests on the oldest FastAPI that is supported
+	@PYTHONPATH=$(FLOOR) $(BIN)/python -c 'import fastapi; print("FastAPI", fastapi.__version__)'
+	@PYTHONPATH=$(FLOOR) $(BIN)/pytest -W "ignore:The anyio.abc:DeprecationWarning" tests/web tests/app tests/testing $(ARGS)
 
 check: $(READY) ## Formatting, lint, both type checkers, architecture
 	$(BIN)/ruff format --check .
@@ -39,7 +46,7 @@ bench: $(READY) ## Measure against the peers, interleaved in one run
 	@$(BIN)/python -m bench $(ARGS)
 
 clean: ## Remove .venv, caches and builds
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage dist
+	rm -rf $(VENV) $(FLOOR) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
@@ -51,3 +58,10 @@ $(READY): pyproject.toml
 	@echo "Installing the package and its development tools into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $(READY)
+
+$(FLOOR)/.ready: $(READY)
+	@rm -rf $(FLOOR)
+	@fastapi=$$(sed -n 's/^ *"fastapi>=\([0-9.]*\)",$$/\1/p' pyproject.toml); \
+		echo "Installing FastAPI $$fastapi into $(FLOOR)"; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(FLOOR) "fastapi==$$fastapi"
+	@touch $(FLOOR)/.ready

@@ -14,6 +14,9 @@ from grelmicro_fastapi.coordination import (
 )
 from grelmicro_fastapi.tasks import TaskContext, Tasks
 from grelmicro_fastapi.web.dependencies import lock_guard, read_guard, write_guard
+from grelmicro_fastapi.web.leader import leader_guard
+from grelmicro_fastapi.web.methods import method_guard
+from grelmicro_fastapi.web.runtime import Runtime, runtime_of
 
 __all__ = [
     "Coordination",
@@ -24,11 +27,15 @@ __all__ = [
     "LockHandle",
     "ReadGuard",
     "ReadWriteLock",
+    "Runtime",
     "TaskContext",
     "TaskLock",
     "Tasks",
     "WriteGuard",
+    "leader_guard",
     "lock_guard",
+    "method_guard",
     "read_guard",
+    "runtime_of",
     "write_guard",
 ]

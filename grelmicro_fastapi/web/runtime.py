@@ -12,7 +12,7 @@ from grelmicro_fastapi.errors import NotRunningError
 
 
 class Runtime(Protocol):
-    """What guards know of the app that is open: it is found in `scope["state"]["grelmicro"]`."""
+    """The app as the running loop has it open."""
 
     @property
     def coordination(self) -> Source | None:
@@ -20,12 +20,20 @@ class Runtime(Protocol):
 
     @property
     def elections(self) -> Mapping[str, LeaderElection]:
-        """Those that the app stands in."""
+        """Those that the app stands in, by name."""
+        ...
+
+    @property
+    def draining(self) -> bool:
+        """True from the moment the server was told to stop."""
         ...
 
 
 def runtime_of(conn: HTTPConnection) -> Runtime:
-    """The app that answers for this request: that of its state, else the one that is open on this loop."""
+    """The app that answers for this request: that of its state, else the one that is open on this loop.
+
+    It is a dependency too: `Annotated[Runtime, Depends(runtime_of)]`. Raises `NotRunningError` if no app is open.
+    """
     state = conn.scope.get("state")
     return cast("Runtime", (state and state.get("grelmicro")) or context.current())
 
