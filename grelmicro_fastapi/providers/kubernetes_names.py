@@ -38,15 +38,16 @@ class Names:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._label = _hashed(prefix, 20) if prefix else ""
+        self._label = f"{_slug(prefix, _HINT // 2)}-{_hash(prefix)}".lstrip("-") if prefix else ""
         self.labels = {_MANAGED_BY: _MANAGER, _PREFIX: self._label}
         self.selector = f"{_MANAGED_BY}={_MANAGER},{_PREFIX}={self._label}"
-        # No name holds a control character, so no key is called like this.
-        self.floor = f"floor-{_hash(prefix + chr(0) + 'floor')}"
+        # No prefix and no key holds a NUL, and no key is empty: so nothing else is called like this.
+        self.floor = f"floor-{_hash(prefix + chr(0))}"
 
     def lease(self, key: str) -> str:
         """What the Lease of that key is called: never what another key's is called."""
-        return _hashed(self._prefix + key, _HINT)
+        slug, text = self._prefix + key, f"{self._prefix}\0{key}"
+        return f"{_slug(slug, _HINT)}-{_hash(text)}".lstrip("-")
 
     def full(self, key: str) -> str:
         """The true name, prefix included."""
@@ -71,9 +72,8 @@ class Names:
             )
 
 
-def _hashed(text: str, hint: int) -> str:
-    slug = re.sub(r"[^a-z0-9]+", "-", text.lower())[:hint].strip("-")
-    return f"{slug}-{_hash(text)}" if slug else _hash(text)
+def _slug(text: str, most: int) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:most].strip("-")
 
 
 def _hash(text: str) -> str:

@@ -49,7 +49,7 @@ class LeaseServer:
         self._faults: list[_Order] = []
         self._hanging = asyncio.Event()
         self._runner: web.AppRunner | None = None
-        self._watches: set[web.Request] = set()
+        self._watches: list[web.Request] = []
 
     async def start(self, port: int = 0) -> None:
         app = web.Application(client_max_size=3 << 20, middlewares=[_refusals, self._guarded])
@@ -64,7 +64,7 @@ class LeaseServer:
                 web.delete(BASE + "/{name}", self._delete),
             ]
         )
-        self._runner = web.AppRunner(app, shutdown_timeout=0.01, access_log=None)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01, access_log=None, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()
@@ -200,7 +200,7 @@ class LeaseServer:
             news.put_nowait(change)
 
         leases.tell.append(tell)
-        self._watches.add(request)
+        self._watches.append(request)
         try:
             await response.prepare(request)
             if since and since < leases.oldest:
@@ -216,7 +216,7 @@ class LeaseServer:
                 await send("BOOKMARK", {"kind": "Lease", "metadata": {"resourceVersion": str(leases.version)}})
             return response
         finally:
-            self._watches.discard(request)
+            self._watches.remove(request)
             leases.tell.remove(tell)
 
 
