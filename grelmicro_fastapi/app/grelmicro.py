@@ -3,17 +3,20 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
 
+from fastapi import APIRouter, params
 from starlette.applications import Starlette
 
 from grelmicro_fastapi import context
+from grelmicro_fastapi.app.runtime import Opened, Runtime
 from grelmicro_fastapi.app.signals import Signals
+from grelmicro_fastapi.app.workers import split
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.coordination import Coordination
 from grelmicro_fastapi.coordination.crew import Crew
@@ -21,6 +24,7 @@ from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
 from grelmicro_fastapi.providers.base import Provider
 from grelmicro_fastapi.tasks.tasks import Tasks
+from grelmicro_fastapi.web.health import health_router
 from grelmicro_fastapi.web.install import install
 
 Part = Provider | Coordination | AbstractAsyncContextManager[Any]
@@ -28,29 +32,6 @@ Part = Provider | Coordination | AbstractAsyncContextManager[Any]
 _TIDYING: Final = 5.0
 """Seconds for burying what is dead, at the end. Leases end without it."""
 _log = logging.getLogger("grelmicro_fastapi.app")
-
-
-class Runtime:
-    """The app as one loop has it open. Requests find it in their state under "grelmicro"."""
-
-    def __init__(self, coordination: Coordination | None, elections: Mapping[str, LeaderElection]) -> None:
-        self.coordination = coordination
-        self.elections = elections
-        """Those among the app's parts, and those of its `Tasks`, by name."""
-        self.draining = False
-        """True from the moment the server was told to stop."""
-
-
-class _Opened:
-    """What one loop has open, and how many opened it."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-        self.stack = AsyncExitStack()
-        self.crews: dict[Backend, Crew] = {}
-        self.users = 0
-        self.ready = False
-        self.turn = asyncio.Lock()
 
 
 class Grelmicro:
@@ -86,7 +67,7 @@ class Grelmicro:
         if self.coordination is not None and self.coordination not in self._stores:
             self._stores.append(self.coordination)
         self._stand_in: Provider | None = None
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened] = WeakKeyDictionary()
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Opened] = WeakKeyDictionary()
 
     def lifespan(self, app: object) -> AbstractAsyncContextManager[Mapping[str, Any]]:
         """For `FastAPI(lifespan=micro.lifespan)`: open on start-up, close on shutdown."""
@@ -100,6 +81,14 @@ class Grelmicro:
         """
         install(app, self, strict=self._strict)
 
+    def health_router(self, dependencies: Sequence[params.Depends] = ()) -> APIRouter:
+        """`/livez`, `/readyz` and `/healthz`, for `app.include_router`.
+
+        Alive is whoever answers. Ready, 200, is who was not told to stop and reaches its stores; otherwise it is 503.
+        `/healthz` tells of stores, elections and tasks, and never a secret; `dependencies` guard it, and it alone.
+        """
+        return health_router(dependencies)
+
     async def open(self) -> Runtime:
         """Open everything on the running loop. Counted: each call needs its `close`.
 
@@ -109,7 +98,8 @@ class Grelmicro:
         loop = asyncio.get_running_loop()
         opened = self._loops.get(loop)
         if opened is None:
-            opened = self._loops[loop] = _Opened(Runtime(self.coordination, _elections(self._others)))
+            elections = _elections([*self._others, *self._tasks])
+            opened = self._loops[loop] = Opened(Runtime(self.coordination, elections, self._tasks))
         opened.users += 1
         try:
             async with opened.turn:
@@ -158,7 +148,7 @@ class Grelmicro:
         finally:
             self._stand_in = before
 
-    async def _stand(self, opened: _Opened, provider: Provider) -> None:
+    async def _stand(self, opened: Opened, provider: Provider) -> None:
         await opened.stack.enter_async_context(provider)
         loop, crew = asyncio.get_running_loop(), provider.backend.crew()
         opened.crews[provider.backend] = crew
@@ -168,7 +158,7 @@ class Grelmicro:
                 backend.attach(loop, crew)
                 opened.stack.callback(backend.detach, loop)
 
-    async def _enter(self, opened: _Opened) -> None:
+    async def _enter(self, opened: Opened) -> None:
         stack, crews = opened.stack, opened.crews
         if self._stand_in is not None:
             await self._stand(opened, self._stand_in)
@@ -179,6 +169,8 @@ class Grelmicro:
                 if backend not in crews:
                     crews[backend] = backend.crew()
                     stack.push_async_callback(_vacate, backend)
+        if warning := split(crew.store.scope for crew in crews.values()):
+            _log.warning("%s", warning)
         # From here on the app answers on this loop: what opens now may use its locks.
         context.opened(opened.runtime)
         stack.callback(context.closed, opened.runtime)
@@ -194,7 +186,7 @@ class Grelmicro:
         stack.callback(signals.restore)
 
 
-def _begin_drain(opened: _Opened) -> None:
+def _begin_drain(opened: Opened) -> None:
     """The server was told to stop: be not ready, resign, and send the waiting away. Held guards go on."""
     if opened.runtime.draining:
         return

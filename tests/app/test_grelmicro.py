@@ -13,11 +13,13 @@ from grelmicro_fastapi import context
 from grelmicro_fastapi.app.grelmicro import Grelmicro
 from grelmicro_fastapi.coordination.coordination import Coordination
 from grelmicro_fastapi.coordination.guards import WriteGuard
+from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.coordination.lock import Lock
 from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock
 from grelmicro_fastapi.coordination.state import Vacate
 from grelmicro_fastapi.errors import NotRunningError, SettingsValidationError
 from grelmicro_fastapi.providers.memory import MemoryProvider
+from grelmicro_fastapi.tasks.tasks import Tasks
 from grelmicro_fastapi.testing.clock import ManualClock
 from grelmicro_fastapi.web.dependencies import write_guard
 from tests.web.serving import FlakyProvider, served
@@ -137,6 +139,13 @@ def test_which_store_answers_for_the_app() -> None:
     assert Grelmicro().coordination is None
     with pytest.raises(SettingsValidationError, match="Coordination"):
         Grelmicro(uses=[one, two])
+
+
+async def test_the_elections_of_an_app_are_those_of_its_parts_and_of_its_tasks() -> None:
+    micro = Grelmicro(uses=[MemoryProvider(), LeaderElection("shop"), Tasks(election=LeaderElection("sweeper"))])
+    runtime = await micro.open()
+    await micro.close()
+    assert sorted(runtime.elections) == ["shop", "sweeper"]
 
 
 async def test_an_app_without_a_store_says_so() -> None:
