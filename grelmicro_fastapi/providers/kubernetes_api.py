@@ -40,15 +40,15 @@ class LeaseApi:
 
     async def get(self, name: str) -> Lease | None:
         """Read one, as it is now and not as some cache remembers it."""
-        return await self._call("GET", f"/{name}", absent=True)
+        return await self._call("GET", f"/{name}", absent=True) or None
 
     async def create(self, lease: Lease) -> Lease:
         """Create one. Raises `ConflictError` if there is one of that name."""
-        return await self._object("POST", "", lease, {"fieldManager": MANAGER})
+        return await self._call("POST", "", lease, {"fieldManager": MANAGER})
 
     async def replace(self, lease: Lease) -> Lease:
         """Replace the one with this uid and resourceVersion. Raises `ConflictError` if it is that no more."""
-        return await self._object("PUT", f"/{lease['metadata']['name']}", lease, {"fieldManager": MANAGER})
+        return await self._call("PUT", f"/{lease['metadata']['name']}", lease, {"fieldManager": MANAGER})
 
     async def delete(self, lease: Lease) -> None:
         """Delete the one with this uid and resourceVersion. Raises `ConflictError` if it is that no more."""
@@ -63,7 +63,7 @@ class LeaseApi:
         more = ""
         while True:
             query = {"labelSelector": selector, "limit": str(_PAGE), "continue": more}
-            page = await self._object("GET", "", None, query)
+            page = await self._call("GET", "", None, query)
             # In a list they do not say what they are, and one that is written must.
             found += [_KIND | item for item in page.get("items") or ()]
             more = page["metadata"].get("continue") or ""
@@ -98,12 +98,6 @@ class LeaseApi:
             raise self._failure("GET", thing.get("code", 500), thing, {})
         return kind, thing
 
-    async def _object(self, method: str, path: str, body: Lease | None, query: dict[str, str]) -> Lease:
-        answer = await self._call(method, path, body, query)
-        if answer is None or "metadata" not in answer:
-            raise _in_doubt(method, "the API server answered with something that is no Lease")
-        return answer
-
     async def _call(
         self,
         method: str,
@@ -112,8 +106,11 @@ class LeaseApi:
         query: dict[str, str] | None = None,
         *,
         absent: bool = False,
-    ) -> dict[str, Any] | None:
-        """Send, once more if our token was replaced meanwhile, and again while the API server asks for patience."""
+    ) -> dict[str, Any]:
+        """Send, once more if our token was replaced meanwhile, and again while the API server asks for patience.
+
+        With `absent`, what is not there is an empty answer and no error.
+        """
         query = {name: value for name, value in (query or {}).items() if value}
         # The API server should say that it was too slow before we have to guess it.
         query["timeout"] = f"{self._timeout * 900:.0f}ms"
@@ -128,8 +125,10 @@ class LeaseApi:
                 waited += pause
                 await asyncio.sleep(pause)
             elif status == 404 and absent:
-                return None
+                return {}
             elif status < 300:
+                if method != "DELETE" and "metadata" not in answer:
+                    raise _in_doubt(method, "the API server answered with something that is no Lease")
                 return answer
             else:
                 raise self._failure(method, status, answer, headers)

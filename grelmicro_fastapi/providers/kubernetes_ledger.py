@@ -27,6 +27,18 @@ _BUDGET = 5.0
 """Seconds for all the tries of one change."""
 
 
+class _Attempts:
+    """What was tried to make one change, and the answers that each write would have meant.
+
+    `doubts` counts the writes that may be made still. `unclear` says that one may have been made already.
+    """
+
+    def __init__(self) -> None:
+        self.made: dict[str, Sequence[Answer]] = {}
+        self.doubts = 0
+        self.unclear = False
+
+
 class Ledger:
     """The Leases of one application. `author` signs what is written here, and `now` is our clock in ms."""
 
@@ -42,54 +54,54 @@ class Ledger:
 
     async def change(self, sight: Sight, asks: Sequence[Ask]) -> Sequence[Answer]:
         """Read, step and write until nobody comes in between. Raises `BackendError`, which concerns all asks."""
-        asks = [_standing(ask) for ask in asks]
-        doubtful: dict[str, Sequence[Answer]] = {}
+        attempts = _Attempts()
         try:
-            return await self._change(sight, asks, doubtful)
+            return await self._change(sight, [_standing(ask) for ask in asks], attempts)
         except BackendError as error:
-            if doubtful and not isinstance(error, DoubtError):
+            if attempts.unclear and not isinstance(error, DoubtError):
                 raise DoubtError(str(error)) from error
             raise
 
-    async def _change(
-        self, sight: Sight, asks: Sequence[Ask], doubtful: dict[str, Sequence[Answer]]
-    ) -> Sequence[Answer]:
+    async def _change(self, sight: Sight, asks: Sequence[Ask], attempts: _Attempts) -> Sequence[Answer]:
         time = asyncio.get_running_loop().time
         ends = time() + _BUDGET
         looked = False
-        for attempt in range(_TRIES):
+        for number in range(_TRIES):
             if sight.lease is None:
                 await self.look(sight)
                 looked = True
             lease = sight.lease
-            if lease and (landed := doubtful.get(stamp_of(lease))):
+            if lease and (landed := attempts.made.get(stamp_of(lease))):
                 return landed
             state = await self.state(sight)
             now = self._now()
             before = copy.deepcopy(state)
             answers = [_answer(ask, state, now) for ask in asks]
-            if state.version > VERSION or (state == before and not doubtful):
+            if state.version > VERSION or (state == before and not attempts.doubts):
                 if looked:
                     return answers
                 # What no write confirms must have been looked at.
                 sight.doubt(lease)
                 continue
             stamp = f"{self._author}.{next(self._writes)}"
+            attempts.made[stamp] = answers
             try:
                 await self._write(sight, lease, state, now, stamp)
             except ConflictError:
-                pass
+                # Perhaps with ourselves: HTTP clients send a request again if its connection breaks.
+                attempts.unclear = True
             except DoubtError:
                 # It may be written now, or later. Once a write of ours on the same version has succeeded, it cannot.
-                doubtful[stamp] = answers
-                if len(doubtful) >= _DOUBTS:
+                attempts.unclear = True
+                attempts.doubts += 1
+                if attempts.doubts >= _DOUBTS:
                     raise
             else:
                 return answers
             sight.doubt(lease)
             if time() > ends:
                 break
-            await asyncio.sleep(random.uniform(0, min(0.005 * attempt, 0.1)))
+            await asyncio.sleep(random.uniform(0, min(0.005 * number, 0.1)))
         raise certain(f"others kept changing the Lease of {sight.key!r}")
 
     async def look(self, sight: Sight) -> None:

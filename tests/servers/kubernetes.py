@@ -48,6 +48,7 @@ class LeaseServer:
         self.url = ""
         self._faults: list[_Order] = []
         self._hanging = asyncio.Event()
+        self._news = asyncio.Event()
         self._runner: web.AppRunner | None = None
         self._watches: list[web.Request] = []
 
@@ -91,6 +92,13 @@ class LeaseServer:
         """From now on."""
         self._faults.clear()
 
+    async def called(self, method: str, times: int) -> None:
+        """Wait until that was asked so many times."""
+        async with asyncio.timeout(10):
+            while self.calls.count(method) < times:
+                self._news.clear()
+                await self._news.wait()
+
     def cut_watches(self) -> None:
         """End every watch as a connection that breaks."""
         for request in self._watches:
@@ -124,6 +132,7 @@ class LeaseServer:
             raise RefusalError(401, "Unauthorized", "Unauthorized")
         method = "WATCH" if request.query.get("watch") else request.method
         self.calls.append(method)
+        self._news.set()
 
         async def apply() -> web.StreamResponse:
             answer: web.StreamResponse = await handler(request)
