@@ -154,6 +154,12 @@ async def live(store: Store, key: str) -> State:
     return state
 
 
+async def quiet(process: Process, key: str) -> None:
+    """Until everything about this key that is under way has arrived, with what has to follow it."""
+    # It waits its turn behind all that, and an undo goes before it.
+    await process.crew.courier.ask(key, Vacate())
+
+
 class Fleet:
     """Processes over one memory. Each reaches it by a wire, unless it is told to be in the same process as it."""
 

@@ -1,7 +1,7 @@
 """Cancelling an acquire, wherever it happens to be, leaves nothing behind and disturbs nobody."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -10,34 +10,33 @@ import pytest
 from grelmicro_fastapi.coordination.guards import WriteGuard
 from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock
 from grelmicro_fastapi.coordination.view import View
-from tests.coordination.crews import Fleet, Process, Steps, empty, hold, live
+from tests.coordination.crews import Fleet, Process, Steps, empty, hold, live, quiet
 from tests.stores import StoreUnderTest, on_every_store
 
 pytestmark = pytest.mark.anyio
 
-MOST = 400
+POINTS = 60
+"""At how many moments to cancel on stores whose acquires take more steps than that."""
 VIEWS: dict[str, Callable[[ReadWriteLock], View[Any]]] = {"read": lambda x: x.read, "write": lambda x: x.write}
 every_view = pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 
 
-async def quiet(process: Process) -> None:
-    """Until everything that is under way has arrived."""
-    while tasks := process.crew.courier._tasks:
-        await asyncio.wait(tasks)
+async def steps(acquire: Callable[[int], Awaitable[int]], points: int) -> None:
+    """Acquire once to count the steps that it takes, then cancel it at each of them, or at about `points` of them."""
+    count = await acquire(-1)
+    for number in range(0, count, max(1, count // points)):
+        await acquire(number)
 
 
-async def cancelled_at(number: int, acquire: Callable[[], Any], meanwhile: Callable[[], object]) -> bool:
-    """Cancel an acquire before the n-th callback of the loop. False if it had ended before."""
+async def cancelled_at(number: int, acquire: Callable[[], Any], meanwhile: Callable[[], object]) -> int:
+    """Cancel an acquire before the n-th callback of the loop (-1: not at all). How many callbacks there were."""
     victim = asyncio.create_task(acquire())
-    with Steps(number, victim.cancel) as steps:
+    with Steps(number, victim.cancel) as counter:
         meanwhile()
         await asyncio.wait([victim])
-        early = steps.count <= number
-    if victim.cancelled():
-        return True
-    guard = await victim
-    await guard.release()
-    return not early
+    if not victim.cancelled():
+        await (await victim).release()
+    return counter.count
 
 
 @on_every_store()
@@ -61,21 +60,18 @@ async def test_cancelled_at_any_step_whatever_it_was_willing_to_wait(
 async def free(
     here: Process, there: Process, view: Callable[[ReadWriteLock], View[Any]], timeout: float | None
 ) -> None:
-    for number in range(MOST):
+    async def acquire(number: int) -> int:
         lock, key = here.catalog(f"n{number}"), f"rwlock:n{number}"
-        more = await cancelled_at(number, lambda lock=lock: view(lock).acquire(timeout=timeout), lambda: None)
-        await quiet(here)
+        count = await cancelled_at(number, lambda: view(lock).acquire(timeout=timeout), lambda: None)
+        await quiet(here, key)
         assert empty(await live(here.crew.store, key)), number
         # Whoever comes next gets in at once, and nobody tells tales of a writer that died.
         other = await there.catalog(f"n{number}").write.acquire(timeout=0)
         assert not other.poisoned, number
         await other.release()
-        if not more:
-            break
-    else:
-        pytest.fail("the acquire never ended")
-    # Where the caller carries his own commands there is one step, before it begins.
-    assert number >= (0 if here.crew.courier.at_once else 2)
+        return count
+
+    await steps(acquire, POINTS)
 
 
 @on_every_store()
@@ -85,23 +81,23 @@ async def test_cancelled_at_any_step_while_it_waits_for_somebody_who_leaves(
 ) -> None:
     clock = site.clock
     async with Process(await site.store(), clock) as here, Process(await site.store(), clock) as there:
-        for number in range(MOST):
+
+        async def acquire(number: int) -> int:
             name, key = f"n{number}", f"rwlock:n{number}"
             holding = await there.catalog(name).write.acquire()
             others: list[asyncio.Task[Any]] = []
             meanwhile = partial(bystanders, here, there, name, holding, others)
-            more = await cancelled_at(number, view(here.catalog(name)).acquire, meanwhile)
+            count = await cancelled_at(number, view(here.catalog(name)).acquire, meanwhile)
             # Nobody has to wait until a place has run out: no second passes here.
             writer, reader, _ = await asyncio.wait_for(asyncio.gather(*others), 10)
             assert not writer.poisoned, number
             assert not reader.poisoned, number
-            await quiet(here)
-            await quiet(there)
+            await quiet(here, key)
+            await quiet(there, key)
             assert empty(await live(here.crew.store, key)), number
-            if not more:
-                break
-        else:
-            pytest.fail("the acquire never ended")
+            return count
+
+        await steps(acquire, POINTS)
 
 
 def bystanders(here: Process, there: Process, name: str, holding: WriteGuard, tasks: list[asyncio.Task[Any]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grelmicro_fastapi.errors import BackendError, LockTimeoutError
-from tests.coordination.crews import Fleet, Process, empty
+from tests.coordination.crews import Fleet, Process, empty, quiet
 from tests.stores import StoreUnderTest, on_every_store
 
 pytestmark = pytest.mark.anyio
@@ -120,8 +120,7 @@ async def test_on_every_store_updates_of_several_processes_are_never_lost(site: 
         assert resource.value == resource.writes > 5
         assert resource.fences == sorted(set(resource.fences))
         for process in processes:
-            while left := process.crew.courier._tasks:
-                await asyncio.wait(left)
+            await quiet(process, "rwlock:x")
         state = await processes[0].state()
         assert empty(state)
         assert not state.poisoned
