@@ -13,9 +13,10 @@ from functools import partial
 from typing import TypeVar
 
 from grelmicro_fastapi.coordination.clock import Clock
-from grelmicro_fastapi.coordination.futures import Bound, settle, sleep
-from grelmicro_fastapi.coordination.lane import OPERATION, Asker, Lane, Parcel, broken_promise, closed, silence
+from grelmicro_fastapi.coordination.futures import Bound, settle, sleep, within
+from grelmicro_fastapi.coordination.lane import Lane
 from grelmicro_fastapi.coordination.pace import Pace
+from grelmicro_fastapi.coordination.parcel import OPERATION, Asker, Parcel, broken_promise, closed, silence
 from grelmicro_fastapi.coordination.state import GRAVE, Acquire, Command, Reply, Undo, Verdict
 from grelmicro_fastapi.coordination.store import Answer, DirectStore, Snapshot, Store
 from grelmicro_fastapi.errors import BackendError
@@ -81,12 +82,14 @@ class Courier:
         first: bool = False,
         bound: float = OPERATION,
         asker: Asker | None = None,
+        later: bool = False,
     ) -> Parcel:
         """Send without waiting. `done` is called with the answer, perhaps before this returns.
 
         `lane` names a lane apart from the others, `first` jumps the queue of its lane. The batch of this command is
         given up after `bound` seconds, so only what rides in a lane of its own may ask for less than the usual. Once
-        `asker` is done nobody wants it any more: it is not sent if it has not left, and an acquire is undone.
+        `asker` is done nobody wants it any more: it is not sent if it has not left, and an acquire is undone. With
+        `later` it waits for the next one of its lane, or for `go`, to travel together.
         """
         parcel = Parcel(key, command, done, bound, asker)
         if self.at_once:
@@ -95,15 +98,16 @@ class Courier:
         elif self._closed:
             self._deliver(parcel, closed(sent=False))
         else:
-            name = (lane, self.store.lane(key))
-            if road := self._lanes.get(name):
-                road.take(parcel, first)
-            else:
-                empty = partial(self._lanes.pop, name, None)
-                road = self._lanes[name] = Lane(self.store, self.clock, self.pace, self._deliver, empty)
-                road.take(parcel, first)
-                self._keep(road.start())
+            road = self._lane(lane, key)
+            road.take(parcel, first)
+            if not later:
+                road.go()
         return parcel
+
+    def go(self, key: str) -> None:
+        """Send what waits to travel together."""
+        if not self.at_once and not self._closed:
+            self._lane("", key).go()
 
     def undo(self, key: str, token: str, lasts: float) -> None:
         """Make it as if that token had never been granted; insists until its lease, and its request, must be dead."""
@@ -123,19 +127,18 @@ class Courier:
 
     async def close(self, patience: float) -> None:
         """Let everything that is under way arrive, for so many seconds; then stop. Safe to call twice."""
-        if self._tasks:
-            self._idle = asyncio.get_running_loop().create_future()
-        timer = self.clock.call_later(patience, partial(settle, self._idle, None)) if self._idle else None
+        self._idle = asyncio.get_running_loop().create_future()
+        self._rests()
         try:
-            if self._idle:
-                await self._idle
+            await within(self.clock, patience, self._idle)
         finally:
             self._closed = True
-            if timer:
-                timer.cancel()
+            carrying = [lane.task for lane in self._lanes.values() if lane.task]
+            for lane in self._lanes.values():
+                lane.close()
             for task in self._tasks:
                 task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*carrying, *self._tasks, return_exceptions=True)
 
     def _deliver(self, parcel: Parcel, answer: Answer) -> None:
         """Give an answer to whoever asked, after seeing to it that no acquire is left that nobody knows of."""
@@ -164,16 +167,25 @@ class Courier:
         except Exception as error:
             settle(found, broken_promise("peek", error))
 
-    def _track(self, errand: Coroutine[object, object, None]) -> None:
-        self._keep(asyncio.get_running_loop().create_task(errand, context=Context()))
+    def _lane(self, lane: str, key: str) -> Lane:
+        name = (lane, self.store.lane(key))
+        road = self._lanes.get(name)
+        if road is None:
+            road = self._lanes[name] = Lane(self.store, self.clock, self.pace, self._deliver, self._rests)
+        return road
 
-    def _keep(self, task: "asyncio.Task[None]") -> None:
+    def _track(self, errand: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(errand, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._over)
 
     def _over(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        if self._idle and not self._tasks:
+        self._rests()
+
+    def _rests(self) -> None:
+        """Something ended. If that was the last, whoever closes us need not wait any longer."""
+        if self._idle and not self._tasks and not any(lane.busy for lane in self._lanes.values()):
             settle(self._idle, None)
 
     async def _repeat(self, key: str, command: Command, until: float, unless: Callable[[], bool]) -> None:

@@ -12,8 +12,8 @@ from grelmicro_fastapi.coordination.courier import Courier
 from grelmicro_fastapi.coordination.futures import sleep
 from grelmicro_fastapi.coordination.identity import Owner, mint, owner
 from grelmicro_fastapi.coordination.keeper import Keeper
-from grelmicro_fastapi.coordination.lane import OPERATION
 from grelmicro_fastapi.coordination.lease import Grip, Lease
+from grelmicro_fastapi.coordination.parcel import OPERATION
 from grelmicro_fastapi.coordination.register import Register
 from grelmicro_fastapi.coordination.state import Acquire, Reply, Verdict, made_acquire
 from grelmicro_fastapi.coordination.store import Store

@@ -7,13 +7,14 @@ lost. It holds guards weakly: a guard that is dropped without release stops bein
 import heapq
 import itertools
 import logging
+import math
 import random
 from typing import NamedTuple
 
 from grelmicro_fastapi.coordination.clock import Clock, Timer
 from grelmicro_fastapi.coordination.courier import Courier
-from grelmicro_fastapi.coordination.lane import OPERATION
 from grelmicro_fastapi.coordination.lease import RENEWALS, Lease
+from grelmicro_fastapi.coordination.parcel import OPERATION
 from grelmicro_fastapi.coordination.state import Renew, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Answer
 
@@ -122,7 +123,9 @@ class Keeper:
         self._plan(charge, lease.deadline)
         # A renewal that hangs must leave time for another before the lease ends.
         bound = min(wish.lease / 3, wish.patience, OPERATION)
-        self._courier.post(wish.key, Renew(lease.token, lease.ttl(asked)), answered, lane=RENEWALS, bound=bound)
+        # Long leases may wait for a slow store when short ones cannot, so each size of bound has a lane of its own.
+        lane = f"{RENEWALS} {math.frexp(bound)[1]}"
+        self._courier.post(wish.key, Renew(lease.token, lease.ttl(asked)), answered, lane=lane, bound=bound)
 
 
 def _matters(charge: _Charge) -> bool:

@@ -1,7 +1,8 @@
-"""A lane to the store: one batch is under way at a time, carried by a task of the lane's own.
+"""A lane to the store: one batch is under way at a time, and never carried by a caller.
 
 So cancelling a caller never touches a socket or a transaction. An idle lane sends at once; what arrives meanwhile
-travels together next. The task lives only as long as there is something to carry.
+travels together next. Where the store can send without waiting, the batch leaves in the step that makes it; otherwise
+a task of the lane carries it, which lives only as long as there is something to carry.
 """
 
 import asyncio
@@ -9,63 +10,22 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from typing import Protocol
 
-from grelmicro_fastapi.coordination.clock import Clock
+from grelmicro_fastapi.coordination.clock import Clock, Timer
 from grelmicro_fastapi.coordination.futures import Bound
 from grelmicro_fastapi.coordination.pace import Pace
-from grelmicro_fastapi.coordination.state import Command
-from grelmicro_fastapi.coordination.store import Answer, Ask, Store
+from grelmicro_fastapi.coordination.parcel import OPERATION, Parcel, broken_promise, closed, silence
+from grelmicro_fastapi.coordination.store import Answer, Ask, Flight, Store, SwiftStore
 from grelmicro_fastapi.errors import BackendError
 
-OPERATION = 5.0
-"""Seconds that one call to a store may take."""
 BATCH = 128
 """Commands that travel together at the most."""
 
 _log = logging.getLogger("grelmicro_fastapi.coordination")
 
 
-class Asker(Protocol):
-    """The future of a caller who waits."""
-
-    def done(self) -> bool:
-        """Is the wait over, one way or another?"""
-        ...
-
-
-class Parcel:
-    """One command on its way.
-
-    `done` is called once with the answer, unless the `asker` was settled before it left. `left` is the clock's time
-    just before it was sent, or None. Its batch is given up after `bound` seconds.
-    """
-
-    __slots__ = ("asker", "bound", "command", "done", "key", "left")
-
-    def __init__(
-        self,
-        key: str,
-        command: Command,
-        done: Callable[[Answer], object],
-        bound: float = OPERATION,
-        asker: Asker | None = None,
-    ) -> None:
-        self.key = key
-        self.command = command
-        self.done = done
-        self.bound = bound
-        self.asker = asker
-        self.left: float | None = None
-
-    @property
-    def wanted(self) -> bool:
-        """Does anybody still wait for the answer? One who is cancelled does not, from that very moment on."""
-        return self.asker is None or not self.asker.done()
-
-
 class Lane:
-    """Sends what it is given, batch by batch. `deliver` gets every answer, `empty` is called when it has nothing."""
+    """Sends what it is given, batch by batch. `deliver` gets every answer, `rests` is called when nothing is left."""
 
     def __init__(
         self,
@@ -73,47 +33,127 @@ class Lane:
         clock: Clock,
         pace: Pace,
         deliver: Callable[[Parcel, Answer], object],
-        empty: Callable[[], object],
+        rests: Callable[[], object],
     ) -> None:
         self._store = store
+        self._send = store.send if isinstance(store, SwiftStore) else None
         self._clock = clock
         self._pace = pace
         self._deliver = deliver
-        self._empty = empty
+        self._rests = rests
         self._waiting: deque[Parcel] = deque()
+        self._batch: list[Parcel] = []
+        self._left = 0.0
+        self._flight: Flight | None = None
+        self._delivering = False
         self._bound: Bound | None = None
+        self._watch: Timer | None = None
+        self._due = 0.0
+        self.task: asyncio.Task[None] | None = None
+        """Carries batches while there are any that cannot leave at once."""
+
+    @property
+    def busy(self) -> bool:
+        """Is anything under way, or waiting to be?"""
+        return bool(self._flight or self.task or self._waiting)
 
     def take(self, parcel: Parcel, first: bool) -> None:
-        """Send this next, or with `first` before all that waits here."""
+        """Send this with the next batch, or with `first` before all that waits here. `go` sends it."""
         if first:
             self._waiting.appendleft(parcel)
         else:
             self._waiting.append(parcel)
-        if self._bound and parcel.bound < OPERATION:
+        if parcel.bound < OPERATION:
             # A batch that hangs must not use up the time of a more urgent command.
-            self._bound.hasten(parcel.bound)
+            if self._bound:
+                self._bound.hasten(parcel.bound)
+            elif self._flight:
+                self._look_in(self._clock.now() - self._left + parcel.bound)
 
-    def start(self) -> "asyncio.Task[None]":
-        """Begin. The caller keeps the task."""
+    def go(self) -> None:
+        """Send what waits, if nothing is under way."""
+        if self._flight or self.task or self._delivering:
+            return
+        if not self._send or self._next():
+            self._start()
+
+    def close(self) -> None:
+        """Give up what is under way and what waits."""
+        if self._flight:
+            self._flight.abandon()
+            self._flight = None
+        self._quiet()
+        if self.task:
+            self.task.cancel()
+        else:
+            self._fail_all()
+
+    def _next(self) -> bool:
+        """Load a batch, and let it leave at once if it can. True if a task has to carry it."""
+        batch = self._batch = self._load()
+        if not batch:
+            self._rests()
+            return False
+        if not self._send:
+            return True
+        self._left = self._clock.now()
+        self._flight = self._send(self._asks(batch), self._landed)
+        if not self._flight:
+            return True
+        self._look_in(min(parcel.bound for parcel in batch) if len(batch) > 1 else batch[0].bound)
+        return False
+
+    def _landed(self, answers: Sequence[Answer] | BackendError) -> None:
+        if not self._flight:
+            return
+        self._flight = None
+        if not isinstance(answers, BackendError):
+            self._pace.took(self._clock.now() - self._left)
+        self._hand_over(answers)
+        if self._next():
+            self._start()
+
+    def _start(self) -> None:
         # Without a context of its own, the task would keep alive whatever its first caller could see.
-        return asyncio.get_running_loop().create_task(self._run(), context=Context())
+        self.task = asyncio.get_running_loop().create_task(self._carry_on(), context=Context())
 
-    async def _run(self) -> None:
-        batch: list[Parcel] = []
+    async def _carry_on(self) -> None:
         try:
-            while self._waiting:
-                if batch := self._load():
-                    answers = await self._carry(batch)
-                    arrived, batch = batch, []
-                    for parcel, answer in zip(arrived, answers, strict=True):
-                        self._hand_over(parcel, answer)
+            while self._batch or self._next():
+                self._hand_over(await self._carry(self._batch))
+                self._batch = []
         except asyncio.CancelledError:
-            self._empty()
-            for parcel in (*batch, *self._waiting):
-                if parcel.wanted or parcel.left is not None:
-                    self._hand_over(parcel, closed(parcel.left is not None))
+            self.task = None
+            self._fail_all()
             raise
-        self._empty()
+        self.task = None
+        self._rests()
+
+    def _look_in(self, bound: float) -> None:
+        """Look, so many seconds after it left, whether the batch is still under way. One timer serves many batches."""
+        due = self._left + bound
+        if self._watch and due >= self._due:
+            return
+        self._quiet()
+        self._due = due
+        self._watch = self._clock.call_later(due - self._clock.now(), self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        if not self._flight:
+            return
+        under_way = self._clock.now() - self._left
+        bound = min(parcel.bound for parcel in (*self._batch, *self._waiting))
+        if under_way + 0.001 < bound:
+            self._look_in(bound)
+            return
+        self._flight.abandon()
+        self._landed(silence(under_way))
+
+    def _quiet(self) -> None:
+        if self._watch:
+            self._watch.cancel()
+            self._watch = None
 
     def _load(self) -> list[Parcel]:
         batch: list[Parcel] = []
@@ -125,9 +165,12 @@ class Lane:
                 batch.append(parcel)
         return batch
 
-    async def _carry(self, batch: list[Parcel]) -> Sequence[Answer]:
+    def _asks(self, batch: list[Parcel]) -> list[Ask]:
         claim = self._pace.claim
-        asks = [Ask(parcel.key, parcel.command, claim) for parcel in batch]
+        return [Ask(parcel.key, parcel.command, claim) for parcel in batch]
+
+    async def _carry(self, batch: list[Parcel]) -> Sequence[Answer] | BackendError:
+        asks = self._asks(batch)
         started = self._clock.now()
         try:
             with Bound(self._clock, min(parcel.bound for parcel in batch)) as self._bound:
@@ -135,39 +178,32 @@ class Lane:
             if len(answers) != len(asks):
                 raise RuntimeError(f"{len(answers)} answers to {len(asks)} commands")
         except BackendError as error:
-            return [error] * len(batch)
+            return error
         except TimeoutError:
-            return [silence(self._clock.now() - started)] * len(batch)
+            return silence(self._clock.now() - started)
         except Exception as error:
-            return [broken_promise("apply", error)] * len(batch)
+            return broken_promise("apply", error)
         finally:
             self._bound = None
         self._pace.took(self._clock.now() - started)
         return answers
 
-    def _hand_over(self, parcel: Parcel, answer: Answer) -> None:
-        try:
-            self._deliver(parcel, answer)
-        except Exception:
-            # A fault in the code of one caller must not stop the others.
-            _log.exception("the answer about %r could not be handed over", parcel.key)
+    def _fail_all(self) -> None:
+        for parcel in (*self._batch, *self._waiting):
+            if parcel.wanted or parcel.left is not None:
+                self._deliver(parcel, closed(parcel.left is not None))
+        self._batch = []
+        self._waiting.clear()
 
-
-def broken_promise(call: str, error: Exception) -> BackendError:
-    """Log what a store must not raise, and say that it failed."""
-    _log.error("a store broke its promise: only BackendError may leave %s", call, exc_info=error)
-    failure = BackendError(f"the store failed: {type(error).__name__}")
-    failure.__cause__ = error
-    return failure
-
-
-def silence(seconds: float) -> BackendError:
-    """Say that no answer came."""
-    return BackendError(f"the store did not answer within {seconds:.3g} s")
-
-
-def closed(sent: bool) -> BackendError:
-    """Say that no answer can come any more."""
-    error = BackendError("the connection to the store is closed: open the provider again")
-    error.sent = sent
-    return error
+    def _hand_over(self, answers: Sequence[Answer] | BackendError) -> None:
+        batch = self._batch
+        each = [answers] * len(batch) if isinstance(answers, BackendError) else answers
+        # What is asked because of these answers travels together.
+        self._delivering = True
+        for parcel, answer in zip(batch, each, strict=True):
+            try:
+                self._deliver(parcel, answer)
+            except Exception:
+                # A fault in the code of one caller must not stop the others.
+                _log.exception("the answer about %r could not be handed over", parcel.key)
+        self._delivering = False

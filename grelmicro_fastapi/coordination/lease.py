@@ -12,7 +12,7 @@ from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.courier import Courier, judge
 from grelmicro_fastapi.coordination.futures import settle, within
 from grelmicro_fastapi.coordination.identity import Owner, owner
-from grelmicro_fastapi.coordination.lane import OPERATION, silence
+from grelmicro_fastapi.coordination.parcel import OPERATION, silence
 from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Reply, Verdict, made_release
 from grelmicro_fastapi.coordination.store import Answer
 from grelmicro_fastapi.coordination.waiting import Waiting
@@ -231,9 +231,10 @@ class Lease:
             self._answer = courier.at_once(key, command, courier.pace.claim)
         elif not self._leaving:
             self._answer, self._leaving = None, True
-            courier.post(key, command, partial(self._left, command))
+            courier.post(key, command, partial(self._left, command), later=True)
         if crew.waiting.queues:
             crew.waiting.released(key)
+        courier.go(key)
         return self._answer
 
     def _left(self, command: Release, answer: Answer) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 from grelmicro_fastapi.coordination.clock import Clock, Timer
 from grelmicro_fastapi.coordination.courier import Courier, fresh, judge
 from grelmicro_fastapi.coordination.identity import mint, owner, seat
-from grelmicro_fastapi.coordination.lane import OPERATION, Parcel
+from grelmicro_fastapi.coordination.parcel import OPERATION, Parcel
 from grelmicro_fastapi.coordination.state import Acquire, Leave, Mode, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Answer
 from grelmicro_fastapi.coordination.wish import Grant, Wish, stale
@@ -150,7 +150,9 @@ class Queue:
                 wish.note,
             )
             waiter.parcel = None
-            parcel = courier.post(self._key, command, partial(self._answered, waiter), asker=waiter.future)
+            parcel = courier.post(
+                self._key, command, partial(self._answered, waiter), asker=waiter.future, later=left < 0
+            )
             waiter.parcel = parcel if parcel.left is None else None
 
     def _answered(self, waiter: Waiter, answer: Answer) -> None:

@@ -113,6 +113,27 @@ class Store(Protocol):
         ...
 
 
+class Flight(Protocol):
+    """A batch that is under way."""
+
+    def abandon(self) -> None:
+        """Give it up: what it travels on cannot be used any more."""
+        ...
+
+
+Landed = Callable[[Sequence[Answer] | BackendError], None]
+"""Called once with the answers of a batch, or with why nothing is known of any of them."""
+
+
+@runtime_checkable
+class SwiftStore(Protocol):
+    """A store whose requests can leave in the very step that makes them, instead of a few turns of the loop later."""
+
+    def send(self, asks: Sequence[Ask], landed: Landed) -> Flight | None:
+        """Send without waiting; None if nothing was sent, for no connection is ready: then `apply` is the way."""
+        ...
+
+
 @runtime_checkable
 class DirectStore(Protocol):
     """A store in our own memory: callers carry their own commands, for no cancellation can come between."""

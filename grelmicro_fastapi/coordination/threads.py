@@ -5,18 +5,21 @@ A call is carried out on the loop that has the lock open, while the thread waits
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import wait
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from grelmicro_fastapi import context
 from grelmicro_fastapi.coordination.backend import Source
 from grelmicro_fastapi.coordination.guards import Guard
 from grelmicro_fastapi.coordination.identity import ThreadOwner, acting_for
 from grelmicro_fastapi.coordination.view import Held, View
-from grelmicro_fastapi.errors import EventLoopDeadlockError, NotRunningError
+from grelmicro_fastapi.errors import CoordinationError, EventLoopDeadlockError, NotRunningError
+
+_log = logging.getLogger("grelmicro_fastapi.coordination")
 
 G = TypeVar("G", bound=Guard)
 T = TypeVar("T")
@@ -32,20 +35,13 @@ def this_thread() -> ThreadOwner:
     return owner
 
 
-def call(source: Source | None, act: Callable[[], Awaitable[T]]) -> T:
-    """Run `act` for this thread on the loop where `source` (or the open app) is, and wait for it.
+def call(loop: asyncio.AbstractEventLoop, act: Callable[[], Awaitable[T]]) -> T:
+    """Run `act` for this thread on that loop, and wait for it. A guard that nobody waits for any more is given back.
 
-    Raises `EventLoopDeadlockError` if that loop runs in this very thread, `NotRunningError` if there is no such loop or
-    it stops meanwhile.
+    Raises `NotRunningError` if the loop stops meanwhile.
     """
-    loop = _home(source)
-    who = this_thread()
-
-    async def acting() -> T:
-        acting_for.set(who)
-        return await act()
-
-    future = asyncio.run_coroutine_threadsafe(acting(), loop)
+    errand = _Errand(act, this_thread())
+    future = asyncio.run_coroutine_threadsafe(errand.run(), loop)
     try:
         while not wait([future], timeout=1.0).done:
             if not loop.is_running():
@@ -53,7 +49,64 @@ def call(source: Source | None, act: Callable[[], Awaitable[T]]) -> T:
         return future.result()
     except BaseException:
         future.cancel()
+        # The guard may have come in the same moment as Ctrl-C.
+        if (guard := errand.give_up()) and not loop.is_closed():
+            loop.call_soon_threadsafe(_let_go, guard)
         raise
+
+
+class _Errand(Generic[T]):
+    """What a thread asked for. Either the thread gets the result, or it is known that it did not."""
+
+    def __init__(self, act: Callable[[], Awaitable[T]], who: ThreadOwner) -> None:
+        self._act = act
+        self._who = who
+        self._mutex = threading.Lock()
+        self._guard: Guard | None = None
+        self._given_up = False
+
+    async def run(self) -> T:
+        acting_for.set(self._who)
+        result = await self._act()
+        if isinstance(result, Guard):
+            with self._mutex:
+                self._guard = result
+                given_up = self._given_up
+            if given_up:
+                _let_go(result)
+        return result
+
+    def give_up(self) -> Guard | None:
+        with self._mutex:
+            self._given_up = True
+            return self._guard
+
+
+_leaving: set[asyncio.Task[None]] = set()
+
+
+def _let_go(guard: Guard, error: BaseException | None = None) -> None:
+    """Leave a guard on its loop, where nobody can wait for that."""
+
+    async def leave() -> None:
+        try:
+            await guard.leave(error)
+        except CoordinationError as trouble:
+            _log.warning(
+                "a guard of %r was left on the event loop, and its release went wrong: %s", guard.name, trouble
+            )
+
+    task = asyncio.get_running_loop().create_task(leave())
+    _leaving.add(task)
+    task.add_done_callback(_leaving.discard)
+
+
+class _Entry(NamedTuple, Generic[G]):
+    """A body that was entered: by whom, and on which loop its guard lives."""
+
+    who: ThreadOwner
+    loop: asyncio.AbstractEventLoop
+    guard: G
 
 
 class ThreadHeld(Generic[G]):
@@ -61,7 +114,7 @@ class ThreadHeld(Generic[G]):
 
     def __init__(self, held: Held[G]) -> None:
         self._held = held
-        self._entered: list[tuple[ThreadOwner, G]] = []
+        self._entered: list[_Entry[G]] = []
         self._mutex = threading.Lock()
 
     def extend(self) -> None:
@@ -81,17 +134,30 @@ class ThreadHeld(Generic[G]):
         return self._call(self._held.owned)
 
     def __enter__(self) -> G:
-        guard = self._call(self._held.enter)
+        loop = _home(self._held.source)
+        guard = call(loop, self._held.enter)
         with self._mutex:
-            self._entered.append((this_thread(), guard))
+            self._entered.append(_Entry(this_thread(), loop, guard))
         return guard
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        entry = self._last_entered()
+        if entry.loop is _running():
+            # The garbage collector ends generators in whichever thread it runs in. It must not wait for itself.
+            _let_go(entry.guard, error)
+        else:
+            call(entry.loop, lambda: entry.guard.leave(error))
+
+    def _last_entered(self) -> "_Entry[G]":
         me = this_thread()
         with self._mutex:
-            mine = [entry for entry in self._entered if entry[0] is me]
+            mine = [entry for entry in self._entered if entry.who is me]
+            if not self._entered:
+                raise RuntimeError(
+                    f"{self._held.name!r} was not entered through this object: use `with lock.from_thread`"
+                )
             # A generator may be entered in one thread and left in another: then it is the only one, or nobody knows.
             if not mine and len(self._entered) > 1:
                 raise RuntimeError(
@@ -100,10 +166,10 @@ class ThreadHeld(Generic[G]):
                 )
             entry = (mine or self._entered)[-1]
             self._entered.remove(entry)
-        self._call(lambda: entry[1].leave(error))
+            return entry
 
     def _call(self, act: Callable[[], Awaitable[T]]) -> T:
-        return call(self._held.source, act)
+        return call(_home(self._held.source), act)
 
 
 class ThreadView(ThreadHeld[G]):
@@ -125,10 +191,7 @@ class ThreadView(ThreadHeld[G]):
 def _home(source: Source | None) -> asyncio.AbstractEventLoop:
     loops = context.loops() if source is None else source.backend.loops()
     here = context.running_loop()
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        running = None
+    running = _running()
     if running is not None and running in loops:
         raise EventLoopDeadlockError(
             "from_thread was used on the event loop that would have to answer: in async code use `async with lock`, "
@@ -141,3 +204,10 @@ def _home(source: Source | None) -> asyncio.AbstractEventLoop:
     if not loops:
         raise NotRunningError("no event loop has this lock open: open its provider, or the app that uses it, first")
     raise NotRunningError(f"{len(loops)} event loops have this lock open: call from a worker thread of one of them")
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.redis_driver import Connection, Driver
-from grelmicro_fastapi.providers.redis_pipe import Pipe
+from grelmicro_fastapi.providers.redis_pipe import Landed, Pipe
 from grelmicro_fastapi.providers.redis_wire import SCRIPT, SHA, Word, pack
 
 Dial = Callable[[], Awaitable[Connection]]
@@ -28,6 +29,7 @@ class Node:
         self._operation = operation
         self._idle: list[Pipe] = []
         self._lent: list[Connection] = []
+        self._broken: list[Connection] = []
         self._closed = False
 
     async def lend(self) -> Connection:
@@ -73,6 +75,39 @@ class Node:
             self._idle.append(pipe)
         return answers
 
+    def send(self, questions: bytes, count: int, landed: Landed) -> Pipe | None:
+        """Send at once what `pack` made, over a connection that is ready; None if none is, and nothing was sent.
+
+        `landed` is called once with the answers, or with the `BackendError` that says why they are missing.
+        """
+        while self._idle and not (self._closed or self._replicas):
+            pipe = self._idle.pop()
+            if pipe.clean:
+                pipe.send(questions, count, partial(self._back, pipe, landed))
+                return pipe
+            self._break(pipe)
+        return None
+
+    def _back(self, pipe: Pipe, landed: Landed, got: list[Any] | Exception) -> None:
+        if isinstance(got, Exception):
+            self._break(pipe)
+            landed(unreachable(got, sent=True))
+            return
+        if self._closed or not pipe.clean or any(self._is(answer, "READONLY") for answer in got):
+            self._break(pipe)
+        else:
+            self._idle.append(pipe)
+        landed(got)
+
+    def _break(self, pipe: Pipe) -> None:
+        pipe.abandon()
+        # What the library keeps of it is given back where we may wait for that.
+        self._broken.append(pipe.connection)
+
+    async def _tidy(self) -> None:
+        while self._broken:
+            await hang_up(self._broken.pop())
+
     async def run(self, calls: Sequence[Sequence[Word]], before: Sequence[Word] = ()) -> list[Any]:
         """Run the script with each of these arguments, after the command `before` each time if there is one.
 
@@ -91,6 +126,7 @@ class Node:
     async def close(self) -> None:
         """Hang up."""
         self._closed = True
+        await self._tidy()
         idle, self._idle = self._idle, []
         for pipe in idle:
             await hang_up(pipe.connection)
@@ -123,6 +159,7 @@ class Node:
         return Pipe(await self._open())
 
     async def _open(self) -> Connection:
+        await self._tidy()
         connection: Connection | None = None
         try:
             async with asyncio.timeout(self.connecting):

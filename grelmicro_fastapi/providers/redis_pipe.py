@@ -4,9 +4,15 @@ Its own reading and writing costs more than all the rest of an uncontended lock.
 """
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
+from grelmicro_fastapi.coordination.futures import settle
 from grelmicro_fastapi.providers.redis_driver import Connection
+
+Landed = Callable[[list[Any] | Exception], object]
+"""Gets the answers, or why there are none."""
 
 _INTEGER, _BULK, _ARRAY, _SIMPLE, _ERROR = b":$*+-"
 
@@ -31,10 +37,17 @@ class Pipe(asyncio.Protocol):
         self._answers: list[Any] = []
         self._expected = 0
         self._rest = b""
-        self._done: asyncio.Future[list[Any]] | None = None
+        self._landed: Landed | None = None
         self.clean = not self._transport.is_closing()
         """False once it is lost, or an answer is due that nobody waits for."""
         self._transport.set_protocol(self)
+
+    def send(self, questions: bytes, count: int, landed: Landed) -> None:
+        """Send without waiting. `landed` is called once with so many answers, or with why there are none."""
+        self.clean = False
+        self._answers, self._expected, self._rest = [], count, b""
+        self._landed = landed
+        self._transport.write(questions)
 
     async def exchange(self, questions: bytes, count: int, seconds: float) -> list[Any]:
         """Send, and return so many answers; an error of the server is one of them.
@@ -42,22 +55,26 @@ class Pipe(asyncio.Protocol):
         Raises `OSError` if the connection is lost, `TimeoutError` after so many seconds.
         """
         loop = asyncio.get_running_loop()
-        self.clean = False
-        self._answers, self._expected, self._rest = [], count, b""
-        done: asyncio.Future[list[Any]] = loop.create_future()
-        self._done = done
-        timer = loop.call_later(seconds, self._late)
+        done: asyncio.Future[list[Any] | Exception] = loop.create_future()
+        timer = loop.call_later(seconds, self._end, TimeoutError("it took too long"))
         try:
-            self._transport.write(questions)
-            return await done
+            self.send(questions, count, partial(settle, done))
+            got = await done
         finally:
             timer.cancel()
-            self._done = None
+            self._landed = None
+        if isinstance(got, Exception):
+            raise got
+        return got
+
+    def abandon(self) -> None:
+        """Nobody waits for the answers any more, so nobody can use this connection any more."""
+        self._landed = None
+        self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Part of an answer, or several."""
-        done = self._done
-        if done is None or done.done():
+        if self._landed is None:
             self.clean = False
             return
         known, at = self._rest + data, 0
@@ -68,19 +85,22 @@ class Pipe(asyncio.Protocol):
         except _IncompleteError:
             self._rest = known[at:]
             return
+        except (OSError, ValueError) as error:
+            self._end(OSError(str(error)))
+            return
         self.clean = at == len(known)
-        done.set_result(self._answers)
+        self._end(self._answers)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The other side hung up, or we did."""
         self.clean = False
-        if self._done and not self._done.done():
-            self._done.set_exception(exc or ConnectionResetError("the server closed the connection"))
+        self._end(exc or ConnectionResetError("the server closed the connection"))
         self._library.connection_lost(exc)
 
-    def _late(self) -> None:
-        if self._done and not self._done.done():
-            self._done.set_exception(TimeoutError("it took too long"))
+    def _end(self, got: list[Any] | Exception) -> None:
+        landed, self._landed = self._landed, None
+        if landed:
+            landed(got)
 
 
 def _parse(data: bytes, at: int) -> tuple[Any, int]:

@@ -5,21 +5,22 @@ import logging
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from grelmicro_fastapi.coordination.state import CLAIM, Acquire, Reply, Vacate, Verdict
-from grelmicro_fastapi.coordination.store import Answer, Ask, Scope, Snapshot, Wake, Woken
+from grelmicro_fastapi.coordination.store import Answer, Ask, Flight, Landed, Scope, Snapshot, Wake, Woken
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.base import newer
+from grelmicro_fastapi.providers.redis_calls import Calls, Part, parts_of
 from grelmicro_fastapi.providers.redis_driver import REFUSALS, Driver
 from grelmicro_fastapi.providers.redis_ears import Ears, EverySlot, OneChannel
-from grelmicro_fastapi.providers.redis_site import Call, Cluster, OneServer, slot_of, tag
+from grelmicro_fastapi.providers.redis_site import Cluster, OneServer, slot_of
+from grelmicro_fastapi.providers.redis_trip import Trip
 from grelmicro_fastapi.providers.redis_wire import LOOK, Word, answered, drop, snapshot, words
 
 _log = logging.getLogger("grelmicro_fastapi.providers")
 
-_TOGETHER = 1_000
-"""Commands of one key in one call at the most: a server's stack bounds how many arguments a script can pass on."""
 _PAGE = 200
 
 
@@ -31,7 +32,6 @@ class RedisStore:
 
     scope = Scope.CLUSTER
     place = 3.0
-    direct = False
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class RedisStore:
         self._prefix = prefix
         self._now = now
         self._seat = f"{self.channel}/"
-        self._floor = f"{prefix}floor"
+        self._calls = Calls(prefix, self.channel, now, sharded=site.sharded)
         self._woken: Woken | None = None
         self._warned = False
         self._ears: Ears
         if isinstance(site, Cluster):
-            self._ears = EverySlot(site, lambda slot: self._speaks(slot) + self.channel, prefix)
+            self._ears = EverySlot(site, lambda slot: self._calls.speaks(slot) + self.channel, prefix)
         else:
-            self._ears = OneChannel(site.node, self._speaks(0) + self.channel, prefix)
+            self._ears = OneChannel(site.node, self._calls.speaks(0) + self.channel, prefix)
 
     async def open(self) -> None:
         """Connect, and warn if the server may throw locks away."""
@@ -81,20 +81,50 @@ class RedisStore:
         """Let the script advance each key: all commands of a key in one call, all calls for a server in one write."""
         if self._site.sharded:
             await self._cover(asks)
-        places: dict[str, list[int]] = {}
-        for place, ask in enumerate(asks):
-            places.setdefault(ask.key, []).append(place)
-        parts = [
-            (key, mine[start : start + _TOGETHER])
-            for key, mine in places.items()
-            for start in range(0, len(mine), _TOGETHER)
-        ]
-        calls = [self._call(key, words([asks[place] for place in mine])) for key, mine in parts]
+        parts = parts_of(asks)
+        calls = [self._calls.call(key, words([asks[place] for place in mine])) for key, mine in parts]
         try:
             got = await self._site.run(calls)
         except BackendError as error:
             self._missed(error)
             raise
+        return self._assemble(asks, parts, got)
+
+    def send(self, asks: Sequence[Ask], landed: Landed) -> Flight | None:
+        """The same, in the step that asks, where a connection to the one server is ready."""
+        if isinstance(self._site, Cluster) or self._now:
+            return None
+        parts = parts_of(asks)
+        calls = [self._calls.framed(key, words([asks[place] for place in mine])) for key, mine in parts]
+        trip = Trip(partial(self._arrived, asks, parts, landed), partial(self._again, asks, parts))
+        trip.pipe = self._site.node.send(b"".join(calls), len(calls), trip.landed)
+        return trip if trip.pipe else None
+
+    def _arrived(
+        self, asks: Sequence[Ask], parts: Sequence[Part], landed: Landed, got: "list[Any] | Exception"
+    ) -> None:
+        if isinstance(got, BackendError):
+            self._missed(got)
+            landed(got)
+        elif isinstance(got, list):
+            landed(self._assemble(asks, parts, got))
+
+    async def _again(self, asks: Sequence[Ask], parts: Sequence[Part], got: list[Any]) -> list[Any]:
+        """Ask once more for what the server did not do: it had no script, or is no primary any more."""
+        undone = [
+            place
+            for place, answer in enumerate(got)
+            if isinstance(answer, Exception) and self._driver.code(answer) in ("NOSCRIPT", "READONLY")
+        ]
+        calls = [self._calls.call(parts[place][0], words([asks[one] for one in parts[place][1]])) for place in undone]
+        if calls:
+            for place, answer in zip(undone, await self._site.run(calls), strict=True):
+                got[place] = answer
+        return got
+
+    def _assemble(self, asks: Sequence[Ask], parts: Sequence[Part], got: Sequence[Any]) -> Sequence[Answer]:
+        if len(parts) == 1:
+            return self._understand(parts[0][0], len(asks), got[0])
         answers: list[Answer | None] = [None] * len(asks)
         for (key, mine), answer in zip(parts, got, strict=True):
             for place, reply in zip(mine, self._understand(key, len(mine), answer), strict=True):
@@ -103,7 +133,7 @@ class RedisStore:
 
     async def peek(self, key: str) -> Snapshot:
         """Read one state and the server's clock."""
-        (answer,) = await self._site.run([self._call(key, LOOK)])
+        (answer,) = await self._site.run([self._calls.call(key, LOOK)])
         if isinstance(answer, Exception):
             raise self._problem(answer)
         return snapshot(answer)
@@ -154,7 +184,7 @@ class RedisStore:
         """Drop idle names. On a cluster each keeps its fence, a few bytes; elsewhere one floor remembers for all."""
         gone = 0
         async for page in self._pages():
-            answers = await self._site.run([self._call(key, drop(int(idle * 1000))) for key in page])
+            answers = await self._site.run([self._calls.call(key, drop(int(idle * 1000))) for key in page])
             for key, answer in zip(page, answers, strict=True):
                 (reply,) = self._understand(key, 1, answer)
                 gone += isinstance(reply, Reply) and reply.verdict is Verdict.GRANTED
@@ -169,17 +199,6 @@ class RedisStore:
                 page = []
         if page:
             yield page
-
-    def _call(self, key: str, said: Sequence[Word]) -> Call:
-        name = self._prefix + key
-        now = self._now() if self._now else ""
-        if self._site.sharded:
-            return Call(name, (1, name, now, self.channel, "SPUBLISH", self._speaks(slot_of(name)), *said))
-        return Call(name, (2, name, self._floor, now, self.channel, "PUBLISH", self._speaks(0), *said))
-
-    def _speaks(self, slot: int) -> str:
-        """What comes before a channel's name. On a cluster it lies in the slot of the key."""
-        return f"{{{tag(slot)}}}{self._prefix}wake:" if self._site.sharded else f"{self._prefix}wake:"
 
     async def _cover(self, asks: Sequence[Ask]) -> None:
         slots = {
@@ -201,7 +220,7 @@ class RedisStore:
             _log.warning(
                 "the %s server does not let us publish to %s*: waiters elsewhere are not woken and have to poll",
                 self._driver.name,
-                self._speaks(0),
+                self._calls.speaks(0),
             )
         if self._woken:
             for reply in read:

@@ -45,21 +45,24 @@ assert {*Poison} == {"clear", "keep", "set"}, "redis.lua compares these words"
 
 def pack(commands: Iterable[Sequence[Word]]) -> bytes:
     """Commands as they are sent. The libraries take several times as long for it."""
+    return b"".join([b"*%d\r\n%b" % (len(command), said(command)) for command in commands])
+
+
+def said(words: Iterable[Word]) -> bytes:
+    """Arguments as they are sent."""
     parts: list[bytes] = []
-    for command in commands:
-        parts.append(b"*%d\r\n" % len(command))
-        for word in command:
-            data = word if isinstance(word, bytes) else str(word).encode()
-            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    for word in words:
+        data = word if isinstance(word, bytes) else word.encode() if isinstance(word, str) else b"%d" % word
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(parts)
 
 
 def words(asks: Iterable[Ask]) -> list[Word]:
     """The arguments that say these commands, all of one key."""
-    said: list[Word] = []
+    every: list[Word] = []
     for _, command, claim in asks:
-        said.extend(_words(command, claim))
-    return said
+        every.extend(_words(command, claim))
+    return every
 
 
 def _words(command: Command, claim: int) -> tuple[Word, ...]:

@@ -48,13 +48,13 @@ def wire(fleet: Fleet) -> Observed:
     return wire
 
 
-async def test_lanes_live_only_while_they_carry_something(fleet: Fleet, wire: Observed) -> None:
+async def test_lanes_have_a_task_only_while_they_carry_something(fleet: Fleet, wire: Observed) -> None:
     async with Process(wire, fleet.clock) as process:
         before = len(asyncio.all_tasks())
         guards = [await process.lock(f"n{number}").acquire() for number in range(100)]
         await asyncio.gather(*(guard.release() for guard in guards))
         await fleet.clock.settle()
-        assert not process.crew.courier._lanes
+        assert not any(lane.busy for lane in process.crew.courier._lanes.values())
         assert len(asyncio.all_tasks()) == before
 
 
@@ -117,8 +117,9 @@ async def test_a_lane_that_somebody_cancelled_answers_everybody_and_is_replaced(
         await fleet.clock.settle()
         behind = asyncio.create_task(process.lock("b").acquire())
         await fleet.clock.settle()
-        for task in list(process.crew.courier._tasks):
-            task.cancel()
+        for lane in process.crew.courier._lanes.values():
+            if lane.task:
+                lane.task.cancel()
         await fleet.clock.settle()
         wire.open_.set()
         for call in (under_way, behind):

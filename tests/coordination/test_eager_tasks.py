@@ -1,0 +1,51 @@
+"""Where tasks begin at once (`asyncio.eager_task_factory`, Python 3.12), everything is as it was."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.coordination.crews import Fleet, empty
+
+pytestmark = pytest.mark.anyio
+
+if sys.version_info >= (3, 12):
+
+    @pytest.fixture
+    async def eager() -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(asyncio.eager_task_factory)
+        yield
+        loop.set_task_factory(None)
+
+    @pytest.mark.usefixtures("eager")
+    @pytest.mark.parametrize("direct", [True, False])
+    async def test_eager_tasks_exclude_each_other(direct: bool) -> None:
+        fleet = Fleet()
+        async with fleet.process() as (there, _), fleet.direct() as here:
+            total = 0
+
+            async def add(number: int) -> None:
+                nonlocal total
+                async with (here if direct and number % 2 else there).lock():
+                    found = total
+                    await asyncio.sleep(0)
+                    total = found + 1
+
+            await asyncio.gather(*(asyncio.create_task(add(number)) for number in range(20)))
+            assert total == 20
+            assert empty(await fleet.state("lock:x"))
+
+    @pytest.mark.usefixtures("eager")
+    async def test_eager_tasks_that_are_cancelled_leave_nothing() -> None:
+        fleet = Fleet()
+        async with fleet.process() as (process, _):
+            for _ in range(3):
+                task = asyncio.create_task(process.lock().acquire())
+                task.cancel()
+                await fleet.clock.settle()
+                assert task.cancelled()
+                assert empty(await fleet.state("lock:x"))
+                async with process.catalog().read:
+                    pass
