@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from example_app.demo.fleet import Fleet
+from tests.servers.kubernetes import clear
 
 Launch = Callable[..., Fleet]
 Ask = pytest.FixtureRequest
@@ -40,7 +41,18 @@ def _postgres(request: Ask) -> str:
     return f"{server.url.rpartition('/')[0]}/{name}"
 
 
-STORES: dict[str, Callable[[Ask], str]] = {"sqlite": _sqlite, "valkey": _valkey, "postgres": _postgres}
+def _kubernetes(request: Ask) -> str:
+    cluster = request.getfixturevalue("kubernetes")
+    asyncio.run(clear(cluster))
+    return str(cluster.url)
+
+
+STORES: dict[str, Callable[[Ask], str]] = {
+    "sqlite": _sqlite,
+    "valkey": _valkey,
+    "postgres": _postgres,
+    "kubernetes": _kubernetes,
+}
 """How to get the URL of an empty place in each store."""
 
 
