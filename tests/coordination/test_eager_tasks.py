@@ -2,13 +2,23 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from tests.coordination.crews import Fleet, empty
+from grelmicro_fastapi.coordination.store import Answer, Ask
+from tests.coordination.crews import Fleet, Process, Wire, empty
 
 pytestmark = pytest.mark.anyio
+
+
+class Prompt(Wire):
+    """A store that answers without ever making anybody wait."""
+
+    async def apply(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        self.batches.append(list(asks))
+        return await self.store.apply(asks)
+
 
 if sys.version_info >= (3, 12):
 
@@ -49,3 +59,13 @@ if sys.version_info >= (3, 12):
                 assert empty(await fleet.state("lock:x"))
                 async with process.catalog().read:
                     pass
+
+    @pytest.mark.usefixtures("eager")
+    async def test_a_call_that_ends_before_its_task_is_known_does_not_block_the_next() -> None:
+        fleet = Fleet()
+        wire = Prompt(fleet.memory._store(), fleet.clock)
+        async with Process(wire, fleet.clock) as process:
+            for _ in range(3):
+                guard = await asyncio.wait_for(process.lock().acquire(), 10)
+                await guard.release()
+            assert wire.sent() == 6
