@@ -9,7 +9,7 @@ from starlette.responses import StreamingResponse
 
 from example_app.background import tasks
 from example_app.main import app as app
-from grelmicro_fastapi import Leadership
+from grelmicro_fastapi import Leadership, TaskContext
 
 _CHRONICLE = Path(os.environ["EXAMPLE_DATABASE"]).with_name("chronicle")
 
@@ -29,6 +29,12 @@ async def reign(leadership: Leadership) -> None:
         # It takes a while to put things in order.
         await asyncio.sleep(0.2)
         note("ends", os.getpid(), leadership.term)
+
+
+@tasks.every(0.25, on="cluster")
+async def quick(context: TaskContext) -> None:
+    assert context.scheduled_at
+    note("ticks", os.getpid(), round(context.scheduled_at.timestamp() * 1000))
 
 
 @app.get("/slow")
