@@ -217,7 +217,7 @@ async def _postgres_old_snapshot(postgres: PostgresServer) -> AsyncIterator[Stor
             await old.close()
 
 
-async def _on_kubernetes(api: cluster_api.Cluster, prefix: str) -> AsyncIterator[StoreUnderTest]:
+async def _kubernetes(kubernetes: cluster_api.Cluster) -> AsyncIterator[StoreUnderTest]:
     async def write_version(store: KubernetesStore, key: str, version: int) -> None:
         lease = await store._api.get(store._names.lease(key))
         assert lease
@@ -226,19 +226,11 @@ async def _on_kubernetes(api: cluster_api.Cluster, prefix: str) -> AsyncIterator
         await store._api.replace(lease)
 
     clock = ManualClock()
-    provider = KubernetesProvider(api.namespace, kubeconfig=api.kubeconfig, prefix=prefix, clock=clock)
-    await cluster_api.clear(api)
+    provider = KubernetesProvider(
+        kubernetes.namespace, kubeconfig=kubernetes.kubeconfig, prefix="Ä shop/1:", clock=clock
+    )
+    await cluster_api.clear(kubernetes)
     yield StoreUnderTest(clock, lambda: provider._store_at(milliseconds(clock)), write_version)
-
-
-async def _kubernetes(kubernetes: cluster_api.Cluster) -> AsyncIterator[StoreUnderTest]:
-    async for site in _on_kubernetes(kubernetes, ""):
-        yield site
-
-
-async def _kubernetes_prefix(kubernetes: cluster_api.Cluster) -> AsyncIterator[StoreUnderTest]:
-    async for site in _on_kubernetes(kubernetes, "Ä shop/1:"):
-        yield site
 
 
 STORES = [
@@ -258,7 +250,6 @@ STORES = [
     Row("postgres-serializable", _postgres_serializable, ("postgres",)),
     Row("postgres-old-snapshot", _postgres_old_snapshot, ("postgres",)),
     Row("kubernetes", _kubernetes, ("kubernetes",)),
-    Row("kubernetes-prefix", _kubernetes_prefix, ("kubernetes",)),
 ]
 if find_pgbouncer():
     STORES.append(Row("postgres-pgbouncer", _postgres_pgbouncer, ("postgres", "pgbouncer_url")))

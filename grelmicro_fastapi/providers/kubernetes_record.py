@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from grelmicro_fastapi.coordination.state import VERSION, Mode, Seat, State, Writer
-from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.kubernetes_errors import certain
 from grelmicro_fastapi.providers.kubernetes_names import DROPPED, KEY, RECORD, Lease, annotations, part
 
@@ -40,7 +39,7 @@ def load(key: str, lease: Lease, seen: Seen, now: int) -> tuple[State, Seen]:
             return State(version=record["v"]), seen
         return _load(record, transitions, seen, now)
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise BackendError(f"the record of {key!r} is damaged: mend its Lease, or delete it") from None
+        raise certain(f"the record of {key!r} is damaged: mend its Lease, or delete it") from None
 
 
 def _load(record: dict[str, Any], transitions: int, seen: Seen, now: int) -> tuple[State, Seen]:

@@ -1,5 +1,6 @@
 """What is peculiar to Leases: names, calls, ends without clocks, what others see and change."""
 
+import copy
 import json
 import re
 from collections.abc import AsyncIterator
@@ -20,8 +21,10 @@ from grelmicro_fastapi.coordination.state import (
     Release,
     Renew,
     Reply,
+    State,
     Undo,
     Verdict,
+    Writer,
 )
 from grelmicro_fastapi.coordination.store import Ask, Scope
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
@@ -29,7 +32,8 @@ from grelmicro_fastapi.providers.kubernetes import KubernetesProvider
 from grelmicro_fastapi.providers.kubernetes_line import Line
 from grelmicro_fastapi.providers.kubernetes_names import DROPPED, RECORD, Names
 from grelmicro_fastapi.providers.kubernetes_names import KEY as KEY_ANNOTATION
-from grelmicro_fastapi.providers.kubernetes_record import load, save
+from grelmicro_fastapi.providers.kubernetes_record import blank, load, save
+from grelmicro_fastapi.providers.kubernetes_sights import Sight
 from grelmicro_fastapi.providers.urls import provider_from_url
 from grelmicro_fastapi.testing.clock import ManualClock
 from tests.providers.leases import KEY, LEASE, Site, a_site, answer, ask, calls, listening, poke, read, write
@@ -306,6 +310,22 @@ async def test_an_observer_that_has_just_started_waits_what_the_last_writer_left
     assert (reply.verdict, reply.fence, reply.poisoned) == (Verdict.GRANTED, 2, True)
 
 
+async def test_whoever_writes_without_knowing_better_does_not_make_the_dead_live_longer_for_those_who_do(
+    site: Site,
+) -> None:
+    here, there = ManualClock(), ManualClock(now=7)
+    holder, knows = await site.store(clock=here), await site.store(clock=here)
+    await ask(holder, write("dies"))
+    assert (await ask(knows, write("two"))).retry == LEASE
+    await here.advance(8)
+    fresh = await site.store(clock=there)
+    assert (await ask(fresh, write("three", f"{fresh.channel}/w"))).retry == LEASE
+    assert (await ask(knows, write("two"))).retry == 2_000
+    await here.advance(2)
+    assert await knows.vacate() == 1
+    assert (await fresh.peek(KEY)).state.poisoned
+
+
 async def test_a_lease_seen_by_the_watch_ends_as_if_it_had_been_asked_for(site: Site) -> None:
     here, there = ManualClock(), ManualClock(now=7)
     holder, watcher = await site.store(clock=here), await site.store(clock=there)
@@ -365,6 +385,29 @@ async def test_a_purged_name_leaves_its_fence_for_a_day_and_the_floor_for_ever(s
     assert list(site.server.leases.kept) == [("default", Names("").floor)]
     other = await site.store()
     assert (await ask(other, write("back"))).fence == 4
+
+
+async def test_a_purged_name_that_comes_back_goes_on_where_it_was(site: Site) -> None:
+    store, other = await site.store(), await site.store()
+    await ask(store, write("one"))
+    await ask(store, Release("one"))
+    await site.clock.advance(2)
+    assert await store.purge(1) == 1
+    assert (await ask(other, write("two"))).fence == 2
+    assert DROPPED not in site.lease()["metadata"]["annotations"]
+    assert (await ask(store, write("three"))).verdict is Verdict.HELD
+
+
+def test_what_was_seen_of_a_lease_is_not_believed_of_the_next_one_of_its_name() -> None:
+    names, sight = Names(""), Sight(KEY)
+    state = State(1, writer=Writer("one", 0, LEASE))
+    lease, _ = save(KEY, blank(names.lease(KEY), names.labels, KEY), state, {}, 0, "stamp", 0.0)
+    for uid, now in (("a", 0), ("a", 4_000), ("b", 8_000)):
+        lease["metadata"] |= {"uid": uid, "resourceVersion": "1"}
+        sight.saw(copy.deepcopy(lease), now)
+        writer = sight.state(now).writer
+        assert writer is not None
+        assert writer.until == LEASE + (8_000 if uid == "b" else 0)
 
 
 async def test_a_name_that_is_used_meanwhile_is_not_purged(site: Site) -> None:

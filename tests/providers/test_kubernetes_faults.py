@@ -210,6 +210,21 @@ async def test_whatever_else_is_in_doubt_is_answered_as_if_it_had_been_written_o
     assert (await ask(store, Undo("w"))).verdict is GRANTED
 
 
+async def test_the_server_is_told_how_long_it_may_take_and_who_writes(site: Site) -> None:
+    store = await site.store(timeout=2)
+    asked: list[tuple[str, str | None, str | None]] = []
+
+    async def noted(request: web.Request, apply: Apply) -> web.StreamResponse:
+        asked.append((request.method, request.query.get("timeout"), request.query.get("fieldManager")))
+        return await apply()
+
+    site.server.misbehave(noted, times=100)
+    await ask(store, write("one"))
+    await ask(store, Release("one"))
+    # A little less than our own patience: better to be told than to guess.
+    assert asked == [("GET", "1800ms", None), ("POST", "1800ms", "grelmicro"), ("PUT", "1800ms", "grelmicro")]
+
+
 async def test_a_call_that_hangs_is_given_up_in_time_and_settled(site: Site) -> None:
     store = await site.store(timeout=0.1)
     for fault in (site.server.hang, site.server.apply_and_hang):
