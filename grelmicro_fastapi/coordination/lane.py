@@ -36,7 +36,9 @@ class Lane:
         rests: Callable[[], object],
     ) -> None:
         self._store = store
-        self._send = store.send if isinstance(store, SwiftStore) else None
+        swift = store if isinstance(store, SwiftStore) else None
+        self._send = swift.send if swift else None
+        self._longest = min(OPERATION, swift.operation) if swift else OPERATION
         self._clock = clock
         self._pace = pace
         self._deliver = deliver
@@ -100,7 +102,7 @@ class Lane:
         self._flight = self._send(self._asks(batch), self._landed)
         if not self._flight:
             return True
-        self._look_in(min(parcel.bound for parcel in batch) if len(batch) > 1 else batch[0].bound)
+        self._look_in(min(self._longest, *[parcel.bound for parcel in batch]))
         return False
 
     def _landed(self, answers: Sequence[Answer] | BackendError) -> None:
@@ -143,7 +145,7 @@ class Lane:
         if not self._flight:
             return
         under_way = self._clock.now() - self._left
-        bound = min(parcel.bound for parcel in (*self._batch, *self._waiting))
+        bound = min(self._longest, *[parcel.bound for parcel in (*self._batch, *self._waiting)])
         if under_way + 0.001 < bound:
             self._look_in(bound)
             return

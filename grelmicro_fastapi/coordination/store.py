@@ -129,6 +129,11 @@ Landed = Callable[[Sequence[Answer] | BackendError], None]
 class SwiftStore(Protocol):
     """A store whose requests can leave in the very step that makes them, instead of a few turns of the loop later."""
 
+    @property
+    def operation(self) -> float:
+        """Seconds that a batch may take before it is abandoned."""
+        ...
+
     def send(self, asks: Sequence[Ask], landed: Landed) -> Flight | None:
         """Send without waiting; None if nothing was sent, for no connection is ready: then `apply` is the way."""
         ...

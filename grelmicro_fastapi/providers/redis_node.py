@@ -26,7 +26,7 @@ class Node:
         self._replicas = replicas
         self._dial = dial
         self.connecting = connecting
-        self._operation = operation
+        self.operation = operation
         self._idle: list[Pipe] = []
         self._lent: list[Connection] = []
         self._broken: list[Connection] = []
@@ -57,7 +57,7 @@ class Node:
             return []
         pipe = await self._take()
         try:
-            answers = await pipe.exchange(pack(commands), len(commands), self._operation)
+            answers = await pipe.exchange(pack(commands), len(commands), self.operation)
         except BaseException as error:
             await hang_up(pipe.connection)
             if isinstance(error, self.driver.lost):
@@ -75,16 +75,17 @@ class Node:
             self._idle.append(pipe)
         return answers
 
-    def send(self, questions: bytes, count: int, landed: Landed) -> Pipe | None:
+    def send(self, questions: bytes, count: int, landed: Landed) -> Callable[[], None] | None:
         """Send at once what `pack` made, over a connection that is ready; None if none is, and nothing was sent.
 
-        `landed` is called once with the answers, or with the `BackendError` that says why they are missing.
+        `landed` is called once with the answers, or with the `BackendError` that says why they are missing. What is
+        returned gives it up.
         """
         while self._idle and not (self._closed or self._replicas):
             pipe = self._idle.pop()
             if pipe.clean:
                 pipe.send(questions, count, partial(self._back, pipe, landed))
-                return pipe
+                return partial(self._break, pipe)
             self._break(pipe)
         return None
 
@@ -138,7 +139,7 @@ class Node:
     async def _run(self, commands: Sequence[Sequence[Word]], before: Sequence[Word]) -> list[Any]:
         said = [word for command in commands for word in (before, command)] if before else [*commands]
         if self._replicas:
-            said.append(("WAIT", self._replicas, int(self._operation * 500)))
+            said.append(("WAIT", self._replicas, int(self.operation * 500)))
         answers = await self.exchange(said)
         taken = answers.pop() if self._replicas else 0
         if before:

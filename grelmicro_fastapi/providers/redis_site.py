@@ -57,6 +57,7 @@ class OneServer:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.operation = node.operation
 
     async def open(self) -> None:
         """Connect."""
@@ -106,6 +107,7 @@ class Cluster:
         self._seeds = [f"{host}:{port}" for host, port in seeds]
         self._connect = connect
         self._bounds = connecting, operation, replicas
+        self.operation = operation
         self._nodes: dict[str, Node] = {}
         self._owners: dict[int, str] = {}
         self._fresh = False

@@ -56,6 +56,11 @@ class RedisStore:
         else:
             self._ears = OneChannel(site.node, self._calls.speaks(0) + self.channel, prefix)
 
+    @property
+    def operation(self) -> float:
+        """Seconds that a batch may take."""
+        return self._site.operation
+
     async def open(self) -> None:
         """Connect, and warn if the server may throw locks away."""
         await self._site.open()
@@ -97,8 +102,8 @@ class RedisStore:
         parts = parts_of(asks)
         calls = [self._calls.framed(key, words([asks[place] for place in mine])) for key, mine in parts]
         trip = Trip(partial(self._arrived, asks, parts, landed), partial(self._again, asks, parts))
-        trip.pipe = self._site.node.send(b"".join(calls), len(calls), trip.landed)
-        return trip if trip.pipe else None
+        trip.give_up = self._site.node.send(b"".join(calls), len(calls), trip.landed)
+        return trip if trip.give_up else None
 
     def _arrived(
         self, asks: Sequence[Ask], parts: Sequence[Part], landed: Landed, got: "list[Any] | Exception"

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from grelmicro_fastapi.errors import BackendError
-from grelmicro_fastapi.providers.redis_pipe import Pipe
 
 Got = list[Any] | Exception
 
@@ -14,7 +13,7 @@ class Trip:
     """Ends with `arrived`, once. What the server refused is first asked `again`, in a task."""
 
     def __init__(self, arrived: Callable[[Got], None], again: Callable[[list[Any]], Awaitable[list[Any]]]) -> None:
-        self.pipe: Pipe | None = None
+        self.give_up: Callable[[], None] | None = None
         self._arrived = arrived
         self._again = again
         self._task: asyncio.Task[None] | None = None
@@ -30,8 +29,8 @@ class Trip:
         """Nobody waits for it any more."""
         if self._task:
             self._task.cancel()
-        elif self.pipe:
-            self.pipe.abandon()
+        elif self.give_up:
+            self.give_up()
 
     async def _ask_again(self, got: list[Any]) -> None:
         try:
