@@ -310,6 +310,18 @@ async def test_an_observer_that_has_just_started_waits_what_the_last_writer_left
     assert (reply.verdict, reply.fence, reply.poisoned) == (Verdict.GRANTED, 2, True)
 
 
+async def test_a_lease_counts_as_seen_when_its_answer_is_here_not_when_it_was_asked_for(site: Site) -> None:
+    holder, other = await site.store(), await site.store(clock=(there := ManualClock()))
+    await ask(holder, write("one"))
+
+    async def slow(request: web.Request, apply: Apply) -> web.StreamResponse:
+        there.jump(3)
+        return await apply()
+
+    site.server.misbehave(slow, "GET")
+    assert (await ask(other, write("two"))).retry == LEASE
+
+
 async def test_whoever_writes_without_knowing_better_does_not_make_the_dead_live_longer_for_those_who_do(
     site: Site,
 ) -> None:
