@@ -12,7 +12,7 @@ from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock
 from grelmicro_fastapi.coordination.state import Advance
 from grelmicro_fastapi.providers.memory import MemoryProvider
 from grelmicro_fastapi.testing.clock import ManualClock
-from grelmicro_fastapi.web.routes import routes
+from grelmicro_fastapi.web.routes import routes, solved
 
 G = TypeVar("G", ReadGuard, WriteGuard, LockHandle)
 
@@ -52,11 +52,16 @@ def override(app: FastAPI, name: str, fake: Callable[..., Any]) -> int:
     They are put into `app.dependency_overrides`; clear those to undo it. A mounted app has overrides of its own.
     Raises `LookupError` if there is no such guard: a test that overrides nothing proves nothing.
     """
-    found = {guard for route in routes(app, mounted=False) for guard in route.guards if guard.options.names == (name,)}
+    found = {
+        dependant.call
+        for route in routes(app, mounted=False)
+        for dependant in solved(route.dependant)
+        if (guard := route.guard_of(dependant)) and guard.options.names == (name,) and dependant.call
+    }
     if not found:
         raise LookupError(f"no route of this app has a guard of {name!r}")
-    for guard in found:
-        app.dependency_overrides[guard] = fake
+    for replaced in found:
+        app.dependency_overrides[replaced] = fake
     return len(found)
 
 

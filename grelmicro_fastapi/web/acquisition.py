@@ -1,16 +1,13 @@
 """From a request to the guards it asks for, and back: what all guard dependencies do, whatever their options."""
 
-import asyncio
 import logging
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from fastapi import Response
-from starlette.exceptions import WebSocketException
 from starlette.requests import HTTPConnection
-from starlette.websockets import WebSocket, WebSocketState
 
 from grelmicro_fastapi.coordination.backend import Backend, Source
 from grelmicro_fastapi.coordination.clock import Clock
@@ -31,12 +28,11 @@ from grelmicro_fastapi.errors import (
 from grelmicro_fastapi.web import conditional
 from grelmicro_fastapi.web.disconnect import while_connected
 from grelmicro_fastapi.web.options import GuardOptions
-from grelmicro_fastapi.web.problems import Problem, introduce, kind_of, misuse, problem
+from grelmicro_fastapi.web.problems import Problem, closing, introduce, misuse, problem
 from grelmicro_fastapi.web.registry import Hold, Key, end_all, registry_of
 from grelmicro_fastapi.web.runtime import source_of
 from grelmicro_fastapi.web.template import Template, UnknownPlaceholderError
 
-_TRY_AGAIN_LATER: Final = 1013
 _log = logging.getLogger("grelmicro_fastapi.web")
 
 
@@ -75,13 +71,25 @@ class Acquisition:
             raise
         by_name = {hold.key.name: hold.guard for hold in use.holds}
         use.value = by_name[names[0]] if len(names) == 1 else tuple(by_name[name] for name in names)
-        if guard.etag and (tag := conditional.etag([by_name[name] for name in names])) is not None:
-            if guard.mode == "read" and conditional.unchanged(conn, tag):
-                await use.end(None)
-                introduce(conn)
-                raise conditional.NotModified(tag)
-            conditional.offer(conn, response, tag)
+        if guard.etag:
+            await self._tag(use, [by_name[name] for name in names], response)
         return use
+
+    async def _tag(self, use: "Use", guards: list[Guard], response: Response | None) -> None:
+        """Send the entity tag of what is held, or none of it to a client that has it."""
+        conn = use.conn
+        try:
+            tag = conditional.etag(guards)
+        except LockNotOwnedError as lost:
+            await use.end(lost)
+            raise
+        if tag is None:
+            return
+        if self.guard.mode == "read" and conditional.unchanged(conn, tag):
+            await use.end(None)
+            introduce(conn)
+            raise conditional.NotModified(tag)
+        conditional.offer(conn, response, tag)
 
     async def _take(self, conn: HTTPConnection, backend: Backend, names: list[str]) -> list[Hold]:
         registry, clock, holds = registry_of(conn), backend.crew().clock, list[Hold]()
@@ -203,28 +211,14 @@ class Use:
         The handler's own error is never masked; an error of this library becomes its answer. A lease that was lost
         turns a good answer into 503, unless it is `answered` already.
         """
-        cancelled_by_us = (
-            isinstance(error, asyncio.CancelledError)
-            and self.acquisition.guard.on_lost == "cancel"
-            and any(hold.guard.lost for hold in self.holds)
-        )
+        # With an error of the handler, a loss comes back only where it is what cancelled the handler.
         lost = await end_all(self.holds, error)
-        if cancelled_by_us:
-            task = asyncio.current_task()
-            if task is not None and task.uncancel() == 0:
-                raise self._answer(LockNotOwnedError("the lease was lost, and the handler cancelled")) from error
-        elif isinstance(error, CoordinationError):
-            if not isinstance(error, Problem):
-                raise self._answer(error) from error
-        elif error is None and lost is not None:
-            if answered:
-                _log.error("%s, and the answer was sent already", lost)
-            else:
-                raise self._answer(lost) from lost
+        if lost is not None and answered:
+            _log.error("%s, and the answer was sent already", lost)
+        elif lost is not None:
+            raise self._answer(lost) from error or lost
+        elif isinstance(error, CoordinationError) and not isinstance(error, Problem):
+            raise self._answer(error) from error
 
     def _answer(self, error: CoordinationError) -> Exception:
-        conn = self.conn
-        if isinstance(conn, WebSocket) and conn.application_state is not WebSocketState.CONNECTING:
-            kind = kind_of(error)
-            return WebSocketException(_TRY_AGAIN_LATER, kind.type if kind else None)
-        return self.acquisition.answer(conn, error)
+        return closing(self.conn, error) or self.acquisition.answer(self.conn, error)

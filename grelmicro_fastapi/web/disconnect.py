@@ -10,41 +10,55 @@ from typing import Final, TypeVar
 
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
+from grelmicro_fastapi.coordination.guards import Guard
 from grelmicro_fastapi.errors import LockTimeoutError
 
-T = TypeVar("T")
+G = TypeVar("G", bound=Guard)
 
 PATIENCE: Final = 0.2
 """Seconds to wait before we begin to look, so that a request that gets its lock at once pays nothing for it."""
 
 
-async def while_connected(conn: HTTPConnection, acquire: Callable[[], Awaitable[T]]) -> T:
+async def while_connected(conn: HTTPConnection, acquire: Callable[[], Awaitable[G]]) -> G:
     """Await `acquire()`, and give up with `LockTimeoutError` if the client leaves."""
     watch = _Watch(conn)
     timer = asyncio.get_running_loop().call_later(PATIENCE, watch.begin)
     try:
-        return await acquire()
+        guard = await acquire()
     except asyncio.CancelledError:
-        if not watch.gone or watch.waiter is None or watch.waiter.uncancel():
+        if not watch.ended_it():
             raise
         raise LockTimeoutError("the client left while it waited for the lock") from None
     finally:
         timer.cancel()
         if watch.looking:
             watch.looking.cancel()
+    if watch.looking:
+        try:
+            # Before the handler reads, nobody else may.
             await asyncio.wait([watch.looking])
+        except asyncio.CancelledError as error:
+            await guard.leave(error)
+            raise
+    return guard
 
 
 class _Watch:
     """Looks whether the client is there, once it was made to wait, and ends the wait if it is gone."""
 
-    __slots__ = ("conn", "gone", "looking", "waiter")
+    __slots__ = ("_calm", "conn", "gone", "looking", "waiter")
 
     def __init__(self, conn: HTTPConnection) -> None:
         self.conn = conn
         self.waiter = asyncio.current_task()
+        # How often it had been cancelled before, by somebody whose cancellation it did not heed.
+        self._calm = self.waiter.cancelling() if self.waiter else 0
         self.looking: asyncio.Task[None] | None = None
         self.gone = False
+
+    def ended_it(self) -> bool:
+        """Was the wait cancelled because the client left, and for nothing else?"""
+        return self.gone and self.waiter is not None and self.waiter.uncancel() <= self._calm
 
     def begin(self) -> None:
         if isinstance(self.conn, Request) and _may_read(self.conn):

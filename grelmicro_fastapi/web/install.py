@@ -82,7 +82,14 @@ def _around(inner: Lifespan, micro: Opens, strict: bool) -> Lifespan:
 
 
 def _report(app: Starlette, strict: bool) -> None:
-    findings = lint(app)
+    try:
+        findings = lint(app)
+    except Exception:
+        if strict:
+            raise
+        # What cannot be looked at may still work well.
+        _log.warning("the guards of this app could not be looked at", exc_info=True)
+        return
     if findings and strict:
         raise CoordinationError("guards are used in ways that go badly:\n" + "\n".join(map(str, findings)))
     for finding in findings:

@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.coordination.leadership import Leadership
 from grelmicro_fastapi.errors import CoordinationError, NotLeaderError, NotRunningError
-from grelmicro_fastapi.web.problems import introduce, problem
+from grelmicro_fastapi.web.problems import closing, introduce, problem
 from grelmicro_fastapi.web.runtime import runtime_of
 
 L_co = TypeVar("L_co", covariant=True)
@@ -81,7 +81,7 @@ class _Confirm:
                 raise error
         except CoordinationError as lost:
             introduce(self.conn)
-            raise problem(lost, lock=self.leadership.name) or lost from lost
+            raise closing(self.conn, lost) or problem(lost, lock=self.leadership.name) or lost from lost
 
 
 @overload

@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
+from grelmicro_fastapi.web.leader import LeaderDependency
 from grelmicro_fastapi.web.options import GuardOptions
 from grelmicro_fastapi.web.problems import (
     CONTENDED,
     DRAINING,
+    FOLLOWER,
     LOST,
     MEDIA_TYPE,
     STALE,
@@ -49,23 +51,34 @@ def _complete(schema: Document, app: FastAPI) -> None:
             operation: Document | None = item.get(method.lower())
             if operation is None:
                 continue
-            for guard in route._replace(methods=(method,)).guards:
+            guards = [guard.options for guard in route._replace(methods=(method,)).guards]
+            leaders = route.leaders
+            if guards or leaders:
                 used = True
-                _describe(operation, guard.options, method)
+                _describe(operation, guards, leaders)
+                for guard in guards:
+                    _describe_conditions(operation, guard, method)
     if used:
         schemas = schema.setdefault("components", {}).setdefault("schemas", {})
         schemas.setdefault(_SCHEMA, _problem())
 
 
-def _describe(operation: Document, guard: GuardOptions, method: str) -> None:
+def _describe(operation: Document, guards: list[GuardOptions], leaders: list[LeaderDependency[Any]]) -> None:
     responses: Document = operation.setdefault("responses", {})
-    for status, kinds in _answers(guard).items():
+    for status, kinds in _answers(guards, leaders).items():
         responses.setdefault(str(status), _response(kinds))
     entries: list[Document] = operation.setdefault("x-guards", [])
-    for name in guard.names:
-        entry = {"name": name, "mode": guard.mode, "hold": guard.hold, "wait": guard.wait}
-        if entry not in entries:
-            entries.append(entry)
+    said: list[Document] = [
+        {"name": name, "mode": guard.mode, "hold": guard.hold, "wait": guard.wait}
+        for guard in guards
+        for name in guard.names
+    ]
+    said += [{"name": leader.name, "mode": "leader"} for leader in leaders]
+    entries += [entry for entry in said if entry not in entries]
+
+
+def _describe_conditions(operation: Document, guard: GuardOptions, method: str) -> None:
+    responses: Document = operation["responses"]
     if guard.etag:
         for code, response in responses.items():
             if code.startswith("2"):
@@ -78,15 +91,20 @@ def _describe(operation: Document, guard: GuardOptions, method: str) -> None:
         _header(operation, "If-Match", "Change it only if this is the generation.", required)
 
 
-def _answers(guard: GuardOptions) -> dict[int, list[Kind]]:
+def _answers(guards: list[GuardOptions], leaders: list[LeaderDependency[Any]]) -> dict[int, list[Kind]]:
+    found: list[tuple[int, Kind]] = []
+    for guard in guards:
+        if guard.required:
+            found.append((guard.status, CONTENDED))
+        if guard.if_match:
+            found.append((STALE.status, STALE))
+        if guard.if_match == "required":
+            found.append((UNCONDITIONAL.status, UNCONDITIONAL))
+        found += [(kind.status, kind) for kind in (UNAVAILABLE, DRAINING, LOST)]
+    found += [(FOLLOWER.status, FOLLOWER) for leader in leaders if leader.required]
     answers: dict[int, list[Kind]] = {}
-    if guard.required:
-        answers.setdefault(guard.status, []).append(CONTENDED)
-    if guard.if_match:
-        answers.setdefault(STALE.status, []).append(STALE)
-    if guard.if_match == "required":
-        answers.setdefault(UNCONDITIONAL.status, []).append(UNCONDITIONAL)
-    answers.setdefault(UNAVAILABLE.status, []).extend((UNAVAILABLE, DRAINING, LOST))
+    for status, kind in dict.fromkeys(found):
+        answers.setdefault(status, []).append(kind)
     return answers
 
 

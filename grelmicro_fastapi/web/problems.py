@@ -12,10 +12,11 @@ from typing import Any, Final, NamedTuple, cast
 
 from fastapi import HTTPException
 from fastapi.exception_handlers import http_exception_handler
+from starlette.exceptions import WebSocketException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketState
 
 from grelmicro_fastapi import errors
 
@@ -23,6 +24,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 TYPE: Final = "urn:grelmicro-fastapi:problem:"
 """What every `type` starts with. The word after it never changes its meaning."""
 _LONGEST_RETRY: Final = 30
+_TRY_AGAIN_LATER: Final = 1013
 
 _log = logging.getLogger("grelmicro_fastapi.web")
 
@@ -155,9 +157,17 @@ async def answer(conn: HTTPConnection, error: Exception) -> Response | None:
         raise error
     if isinstance(conn, WebSocket) and "websocket.http.response" not in conn.scope.get("extensions", {}):
         # This server can refuse a WebSocket only without words.
-        await conn.close(1013)
+        await conn.close(_TRY_AGAIN_LATER)
         return None
     return JSONResponse(found.document(), found.status_code, found.headers)
+
+
+def closing(conn: HTTPConnection, error: Exception) -> WebSocketException | None:
+    """The end of a WebSocket that was accepted already: there is no answer any more. `None` for all else."""
+    if not isinstance(conn, WebSocket) or conn.application_state is WebSocketState.CONNECTING:
+        return None
+    kind = kind_of(error)
+    return WebSocketException(_TRY_AGAIN_LATER, kind.type if kind else None)
 
 
 def introduce(conn: HTTPConnection) -> None:

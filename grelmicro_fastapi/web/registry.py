@@ -4,7 +4,6 @@ It is released once too, when the last of those uses ends. FastAPI's own cache c
 different scopes, and those with `use_cache=False` or under `Security`.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
@@ -87,7 +86,7 @@ async def end_all(holds: list[Hold], error: BaseException | None) -> LockNotOwne
     the background until the lease has ended.
     """
     lost: LockNotOwnedError | None = None
-    cancelled: asyncio.CancelledError | None = None
+    trouble: BaseException | None = None
     for hold in reversed(holds):
         try:
             await hold.end(error)
@@ -95,9 +94,9 @@ async def end_all(holds: list[Hold], error: BaseException | None) -> LockNotOwne
             lost = lost or loss
         except BackendError as silence:
             _log.warning("the release of %r is not confirmed, it goes on: %s", hold.key.name, silence)
-        except asyncio.CancelledError as cancellation:
-            # The releases are on their way without us; the others must go out too.
-            cancelled = cancellation
-    if cancelled:
-        raise cancelled
+        except BaseException as other:
+            # Cancelled, as a rule: this release is on its way without us, and the others must go out too.
+            trouble = trouble or other
+    if trouble:
+        raise trouble
     return lost

@@ -8,6 +8,7 @@ from fastapi.dependencies.models import Dependant
 from starlette.routing import BaseRoute, Mount
 
 from grelmicro_fastapi.web.dependencies import GuardDependency
+from grelmicro_fastapi.web.leader import LeaderDependency
 from grelmicro_fastapi.web.methods import SAFE, MethodDependency
 
 
@@ -31,6 +32,12 @@ class GuardedRoute(NamedTuple):
         """The guards it uses, in the order in which they are taken, each once."""
         found = (self.guard_of(dependant) for dependant in solved(self.dependant))
         return list(dict.fromkeys(guard for guard in found if guard is not None))
+
+    @property
+    def leaders(self) -> list[LeaderDependency[Any]]:
+        """The leader guards it uses, each once."""
+        calls = [dependant.call for dependant in solved(self.dependant)]
+        return list(dict.fromkeys(call for call in calls if _is_leader(call)))
 
     def guard_of(self, dependant: Dependant) -> GuardDependency[Any] | None:
         """The guard that this dependency is for this route, if it is one."""
@@ -56,6 +63,10 @@ def solved(dependant: Dependant) -> Iterator[Dependant]:
 
 def _is_guard(call: object) -> TypeGuard[GuardDependency[Any]]:
     return isinstance(call, GuardDependency)
+
+
+def _is_leader(call: object) -> TypeGuard[LeaderDependency[Any]]:
+    return isinstance(call, LeaderDependency)
 
 
 def _walk(found: Sequence[BaseRoute], prefix: str, mounted: bool) -> Iterator[GuardedRoute]:

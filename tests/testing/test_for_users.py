@@ -1,5 +1,6 @@
 """What `grelmicro_fastapi.testing` gives to the tests of others."""
 
+import asyncio
 from typing import Annotated, Any
 
 import pytest
@@ -8,11 +9,13 @@ from fastapi import Depends, FastAPI
 from grelmicro_fastapi.app.grelmicro import Grelmicro
 from grelmicro_fastapi.coordination.guards import LockHandle, ReadGuard, WriteGuard
 from grelmicro_fastapi.coordination.lock import Lock
+from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock
 from grelmicro_fastapi.providers.sqlite import SqliteProvider
 from grelmicro_fastapi.testing import ManualClock, async_client, fake_guard, memory_app, override, sync_client
 from grelmicro_fastapi.testing.fixtures import manual_clock as manual_clock
 from grelmicro_fastapi.testing.fixtures import memory_provider as memory_provider
 from grelmicro_fastapi.web.dependencies import lock_guard, read_guard, write_guard
+from grelmicro_fastapi.web.methods import method_guard
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +32,7 @@ def shop(install: bool = True) -> FastAPI:
         return [guard.name, guard.generation, guard.poisoned]
 
     @app.put("/catalog")
-    async def replace(guard: Annotated[WriteGuard, Depends(write_guard("catalog", wait=1))]) -> list[Any]:
+    async def replace(guard: Annotated[WriteGuard, Depends(write_guard("catalog", wait=0.1))]) -> list[Any]:
         guard.check()
         return [guard.name, guard.fencing_token, guard.poisoned]
 
@@ -44,7 +47,7 @@ def shop(install: bool = True) -> FastAPI:
 async def test_a_fake_guard_is_real_but_for_its_store() -> None:
     app = shop()
     app.dependency_overrides[read_guard("catalog")] = fake_guard(ReadGuard, token=7, poisoned=True)
-    app.dependency_overrides[write_guard("catalog", wait=1)] = fake_guard(WriteGuard, name="mine", token=9)
+    app.dependency_overrides[write_guard("catalog", wait=0.1)] = fake_guard(WriteGuard, name="mine", token=9)
     app.dependency_overrides[lock_guard("sweep")] = fake_guard(LockHandle, token=3)
     with memory_app(app):
         async with async_client(app) as client:
@@ -85,9 +88,37 @@ async def test_a_lost_fake_shows_what_a_handler_does_when_it_is_lost() -> None:
 async def test_override_finds_every_guard_of_a_name() -> None:
     app = shop()
     assert override(app, "catalog", lambda: None) == 2
-    assert set(app.dependency_overrides) == {read_guard("catalog"), write_guard("catalog", wait=1)}
+    assert set(app.dependency_overrides) == {read_guard("catalog"), write_guard("catalog", wait=0.1)}
     with pytest.raises(LookupError, match="'catalogue'"):
         override(app, "catalogue", lambda: None)
+
+
+async def test_override_finds_a_guard_by_method_too() -> None:
+    app = shop()
+    guard = method_guard("stock")
+
+    @app.get("/stock", dependencies=[Depends(guard)])
+    @app.put("/stock", dependencies=[Depends(guard)])
+    async def handle() -> None: ...
+
+    assert override(app, "stock", lambda: None) == 1
+    with memory_app(app):
+        async with async_client(app) as client, ReadWriteLock("stock").write:
+            assert (await client.put("/stock")).status_code == 200
+
+
+async def test_a_test_may_hold_what_a_request_asks_for() -> None:
+    app = shop()
+    with memory_app(app):
+        async with async_client(app) as client:
+            async with ReadWriteLock("catalog").write as writing:
+                put = asyncio.create_task(client.put("/catalog"))
+                assert writing.fencing_token == 1
+                await asyncio.sleep(0)
+                assert not put.done()
+            assert (await put).json() == ["catalog", 2, False]
+            async with ReadWriteLock("catalog").write:
+                assert (await client.put("/catalog")).status_code == 409
 
 
 @pytest.mark.parametrize("install", [True, False])

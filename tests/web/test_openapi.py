@@ -7,6 +7,7 @@ from grelmicro_fastapi.app.grelmicro import Grelmicro
 from grelmicro_fastapi.coordination.guards import ReadGuard, WriteGuard
 from grelmicro_fastapi.providers.memory import MemoryProvider
 from grelmicro_fastapi.web.dependencies import read_guard, write_guard
+from grelmicro_fastapi.web.leader import leader_guard
 
 
 def installed() -> FastAPI:
@@ -92,6 +93,30 @@ def test_the_status_of_a_busy_lock_is_documented_as_chosen_and_not_where_none_is
     assert "423" in operation(app, "/423")["responses"]
     assert "409" not in operation(app, "/423")["responses"]
     assert "409" not in operation(app, "/none")["responses"]
+
+
+def test_a_route_of_the_leader_says_that_others_do_not_answer() -> None:
+    app = installed()
+    app.get("/led", dependencies=[Depends(leader_guard("main"))])(handle)
+    app.get("/perhaps", dependencies=[Depends(leader_guard("main", required=False))])(handle)
+    app.put("/both", dependencies=[Depends(leader_guard("main")), Depends(write_guard("x"))])(handle)
+    led, both = operation(app, "/led"), operation(app, "/both", "put")
+    assert led["x-guards"] == [{"name": "main", "mode": "leader"}]
+    assert "not-leader" in led["responses"]["503"]["description"]
+    assert "409" not in led["responses"]
+    assert "503" not in operation(app, "/perhaps")["responses"]
+    for word in ("not-leader", "coordination-unavailable", "guard-lost"):
+        assert word in both["responses"]["503"]["description"]
+
+
+def test_all_that_several_guards_of_a_route_may_answer_is_documented() -> None:
+    app = installed()
+    guards = [Depends(read_guard("x")), Depends(write_guard("y", status=423)), Depends(write_guard("z", status=503))]
+    app.get("/x", dependencies=guards)(handle)
+    responses = operation(app, "/x")["responses"]
+    assert {"409", "423", "503"} <= responses.keys()
+    for word in ("lock-contended", "coordination-unavailable"):
+        assert word in responses["503"]["description"]
 
 
 def test_a_route_added_after_the_schema_was_asked_for_is_documented_too() -> None:
