@@ -40,9 +40,7 @@ WRONG_GRANTS = [
         "state.readers[token] = now + ttl",
         "state.readers[token] = now + ttl\n        state.fence += 1",
     ),
-    of_rules(
-        "the writer does not take the poison over", "now + ttl, note, poisoned)", "now + ttl, note)"
-    ),
+    of_rules("the writer does not take the poison over", "now + ttl, note, poisoned)", "now + ttl, note)"),
     of_rules(
         "the flag stays when a writer takes it over",
         "note, poisoned)\n        state.poisoned = False",
