@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import statistics
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -119,8 +120,29 @@ async def forget(_: Contender, name: str) -> None:
     await _cancel(_wanting.pop(name))
 
 
+async def keep(contender: Contender, name: str, guards: int, lease: float, seconds: float) -> dict[str, float]:
+    """Keep so many locks alive: the share of a core that it takes, and the 99th percentile of a renewal's lateness.
+
+    A renewal is due after a third of the lease, and is late until its answer is here. Every twentieth lock is watched.
+    """
+    left = (await contender.kept([f"{name}:{number}" for number in range(guards)], lease))[::20]
+    ends, late = [time.monotonic() + each() for each in left], list[float]()
+    # A guard ends before its lease does, by a margin that the first of them shows.
+    third, whole = lease / 3, max(each() for each in left)
+    began, spent = time.monotonic(), time.process_time()
+    while time.monotonic() < began + seconds:
+        await asyncio.sleep(0.25)
+        for place, each in enumerate(left):
+            now = time.monotonic()
+            if (end := now + each()) > ends[place] + 0.001:
+                late.append(max(0.0, now - (ends[place] - whole + third)))
+                ends[place] = end
+    spent, took = time.process_time() - spent, time.monotonic() - began
+    return {"share": spent / took, "late": statistics.quantiles(late, n=100)[98]}
+
+
 GAMES: dict[str, Callable[..., Awaitable[Any]]] = {
-    game.__name__: game for game in (make, pair, crowd, turns, loop, once, take, give, want, granted, forget)
+    game.__name__: game for game in (make, pair, crowd, turns, loop, once, take, give, want, granted, forget, keep)
 }
 
 

@@ -3,6 +3,7 @@
 import gc
 import random
 import statistics
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -76,13 +77,14 @@ async def measure(rows: Sequence[Row], rounds: int, told: Callable[[int, int, st
     results = [Result(row) for row in rows]
     groups = _groups(results)
     for done in range(rounds + 1):
-        due = [group for group in groups if done <= group.results[0].row.at_most]
+        due = [group for group in groups if (done or group.floor) and done <= group.results[0].row.at_most]
         for group in random.sample(due, len(due)):
             told(done, rounds, group.results[0].row.title)
             try:
                 await (group.round() if done else group.warm_up())
             except Exception as error:
                 # One peer that fails must not cost all other figures.
+                traceback.print_exception(error)
                 groups.remove(group)
                 for result in group.results:
                     result.failure = f"{type(error).__name__}: {error}"

@@ -1,10 +1,12 @@
 """This library, on the store that the URL names."""
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from bench.contenders import Contender, Give, Take
-from grelmicro_fastapi.coordination import Lock, ReadWriteLock
+from grelmicro_fastapi.coordination import Lock, ReadWriteLock, WriteGuard
 from grelmicro_fastapi.coordination.store import Answer, Ask
 from grelmicro_fastapi.providers.urls import provider_from_url
 
@@ -32,5 +34,16 @@ async def opened(url: str) -> AsyncGenerator[Contender]:
 
             return take
 
+        guards: list[WriteGuard] = []
+
+        async def kept(names: list[str], lease: float) -> list[Callable[[], float]]:
+            locks = [ReadWriteLock(name, backend=provider, lease_duration=lease, keep_alive=True) for name in names]
+            guards.extend(await asyncio.gather(*[lock.write.acquire() for lock in locks]))
+            return [partial(_left, guard) for guard in guards]
+
         store.apply = apply
-        yield Contender(lock, asked=lambda: asked)
+        yield Contender(lock, asked=lambda: asked, kept=kept)
+
+
+def _left(guard: WriteGuard) -> float:
+    return guard.expires_in
