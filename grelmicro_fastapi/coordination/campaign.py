@@ -9,8 +9,9 @@ from functools import partial
 
 from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.futures import settle, sleep, within
+from grelmicro_fastapi.coordination.holder import Holder
 from grelmicro_fastapi.coordination.leadership import Leadership
-from grelmicro_fastapi.coordination.lease import Holder, Lease
+from grelmicro_fastapi.coordination.lease import Lease
 from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import CoordinationError, DrainingError, NotLeaderError
 

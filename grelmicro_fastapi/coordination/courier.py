@@ -36,6 +36,7 @@ class Courier:
         self.at_once = store.at_once if isinstance(store, DirectStore) else None
         """Carries a command in the caller's own step, where the store can: then nothing is ever under way."""
         self._lanes: dict[Hashable, Lane] = {}
+        self._crowded = 256
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: asyncio.Future[None] | None = None
         self._closed = False
@@ -171,6 +172,10 @@ class Courier:
         name = (lane, self.store.lane(key))
         road = self._lanes.get(name)
         if road is None:
+            if len(self._lanes) >= self._crowded:
+                # Where each key has a lane of its own there is no end of them.
+                self._lanes = {name: lane for name, lane in self._lanes.items() if lane.busy}
+                self._crowded = max(256, 2 * len(self._lanes))
             road = self._lanes[name] = Lane(self.store, self.clock, self.pace, self._deliver, self._rests)
         return road
 

@@ -10,9 +10,10 @@ from typing import Protocol
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.courier import Courier
 from grelmicro_fastapi.coordination.futures import sleep
+from grelmicro_fastapi.coordination.holder import Grip
 from grelmicro_fastapi.coordination.identity import Owner, mint, owner
 from grelmicro_fastapi.coordination.keeper import Keeper
-from grelmicro_fastapi.coordination.lease import Grip, Lease
+from grelmicro_fastapi.coordination.lease import Lease
 from grelmicro_fastapi.coordination.parcel import OPERATION
 from grelmicro_fastapi.coordination.register import Register
 from grelmicro_fastapi.coordination.state import Acquire, Reply, Verdict, made_acquire

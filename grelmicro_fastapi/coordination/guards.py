@@ -6,7 +6,8 @@ They are siblings, never subclasses of each other, so a type checker refuses one
 import asyncio
 from typing import ClassVar, final
 
-from grelmicro_fastapi.coordination.lease import Grip, Holder, Lease
+from grelmicro_fastapi.coordination.holder import Grip, Holder
+from grelmicro_fastapi.coordination.lease import Lease
 from grelmicro_fastapi.coordination.state import Mode, Poison
 from grelmicro_fastapi.errors import CoordinationError, LockNotOwnedError
 

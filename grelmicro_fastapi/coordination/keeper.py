@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from grelmicro_fastapi.coordination.clock import Clock, Timer
 from grelmicro_fastapi.coordination.courier import Courier
-from grelmicro_fastapi.coordination.lease import RENEWALS, Lease
-from grelmicro_fastapi.coordination.parcel import OPERATION
+from grelmicro_fastapi.coordination.lease import Lease
+from grelmicro_fastapi.coordination.parcel import OPERATION, RENEWALS
 from grelmicro_fastapi.coordination.state import Renew, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Answer
 

@@ -49,15 +49,16 @@ class Lane:
         self._flight: Flight | None = None
         self._delivering = False
         self._bound: Bound | None = None
+        self._until = 0.0
         self._watch: Timer | None = None
-        self._due = 0.0
+        self._alarm = 0.0
         self.task: asyncio.Task[None] | None = None
         """Carries batches while there are any that cannot leave at once."""
 
     @property
     def busy(self) -> bool:
         """Is anything under way, or waiting to be?"""
-        return bool(self._flight or self.task or self._waiting)
+        return bool(self._flight or self.task or self._waiting or self._delivering)
 
     def take(self, parcel: Parcel, first: bool) -> None:
         """Send this with the next batch, or with `first` before all that waits here. `go` sends it."""
@@ -70,7 +71,7 @@ class Lane:
             if self._bound:
                 self._bound.hasten(parcel.bound)
             elif self._flight:
-                self._look_in(self._clock.now() - self._left + parcel.bound)
+                self._look_at(min(self._until, self._clock.now() + parcel.bound))
 
     def go(self) -> None:
         """Send what waits, if nothing is under way."""
@@ -102,7 +103,7 @@ class Lane:
         self._flight = self._send(self._asks(batch), self._landed)
         if not self._flight:
             return True
-        self._look_in(min(self._longest, *[parcel.bound for parcel in batch]))
+        self._look_at(self._left + min(self._longest, *[parcel.bound for parcel in batch]))
         return False
 
     def _landed(self, answers: Sequence[Answer] | BackendError) -> None:
@@ -117,40 +118,44 @@ class Lane:
 
     def _start(self) -> None:
         # Without a context of its own, the task would keep alive whatever its first caller could see.
-        self.task = asyncio.get_running_loop().create_task(self._carry_on(), context=Context())
+        task = asyncio.get_running_loop().create_task(self._carry_on(), context=Context())
+        # Where tasks begin at once, it may be over already.
+        if not task.done():
+            self.task = task
+            task.add_done_callback(self._ended)
 
     async def _carry_on(self) -> None:
-        try:
-            while self._batch or self._next():
-                self._hand_over(await self._carry(self._batch))
-                self._batch = []
-        except asyncio.CancelledError:
-            self.task = None
-            self._fail_all()
-            raise
+        while self._batch or self._next():
+            self._hand_over(await self._carry(self._batch))
         self.task = None
         self._rests()
 
-    def _look_in(self, bound: float) -> None:
-        """Look, so many seconds after it left, whether the batch is still under way. One timer serves many batches."""
-        due = self._left + bound
-        if self._watch and due >= self._due:
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Whoever cancelled it, and were it before its first step: nobody must wait for ever."""
+        if self.task is task:
+            self.task = None
+            self._fail_all()
+            self._rests()
+
+    def _look_at(self, until: float) -> None:
+        """Give what is under way up at that time. One timer serves many batches: it rings early, and looks again."""
+        self._until = until
+        if self._watch and self._alarm <= until:
             return
         self._quiet()
-        self._due = due
-        self._watch = self._clock.call_later(due - self._clock.now(), self._look)
+        self._alarm = until
+        self._watch = self._clock.call_later(until - self._clock.now(), self._look)
 
     def _look(self) -> None:
         self._watch = None
         if not self._flight:
             return
-        under_way = self._clock.now() - self._left
-        bound = min(self._longest, *[parcel.bound for parcel in (*self._batch, *self._waiting)])
-        if under_way + 0.001 < bound:
-            self._look_in(bound)
+        now = self._clock.now()
+        if now + 0.001 < self._until:
+            self._look_at(self._until)
             return
         self._flight.abandon()
-        self._landed(silence(under_way))
+        self._landed(silence(now - self._left))
 
     def _quiet(self) -> None:
         if self._watch:
@@ -177,8 +182,6 @@ class Lane:
         try:
             with Bound(self._clock, min(parcel.bound for parcel in batch)) as self._bound:
                 answers = await self._store.apply(asks)
-            if len(answers) != len(asks):
-                raise RuntimeError(f"{len(answers)} answers to {len(asks)} commands")
         except BackendError as error:
             return error
         except TimeoutError:
@@ -191,21 +194,26 @@ class Lane:
         return answers
 
     def _fail_all(self) -> None:
-        for parcel in (*self._batch, *self._waiting):
-            if parcel.wanted or parcel.left is not None:
-                self._deliver(parcel, closed(parcel.left is not None))
-        self._batch = []
+        batch, waiting, self._batch = self._batch, list(self._waiting), []
         self._waiting.clear()
+        for parcel in (*batch, *waiting):
+            if parcel.wanted or parcel.left is not None:
+                self._give(parcel, closed(parcel.left is not None))
 
     def _hand_over(self, answers: Sequence[Answer] | BackendError) -> None:
-        batch = self._batch
+        batch, self._batch = self._batch, []
+        if not isinstance(answers, BackendError) and len(answers) != len(batch):
+            answers = broken_promise("a call", RuntimeError(f"{len(answers)} answers to {len(batch)} commands"))
         each = [answers] * len(batch) if isinstance(answers, BackendError) else answers
         # What is asked because of these answers travels together.
         self._delivering = True
         for parcel, answer in zip(batch, each, strict=True):
-            try:
-                self._deliver(parcel, answer)
-            except Exception:
-                # A fault in the code of one caller must not stop the others.
-                _log.exception("the answer about %r could not be handed over", parcel.key)
+            self._give(parcel, answer)
         self._delivering = False
+
+    def _give(self, parcel: Parcel, answer: Answer) -> None:
+        try:
+            self._deliver(parcel, answer)
+        except Exception:
+            # A fault in the code of one caller must not stop the others.
+            _log.exception("the answer about %r could not be handed over", parcel.key)

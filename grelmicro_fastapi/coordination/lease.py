@@ -11,8 +11,9 @@ from typing import Protocol
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.courier import Courier, judge
 from grelmicro_fastapi.coordination.futures import settle, within
+from grelmicro_fastapi.coordination.holder import Grip, Holder
 from grelmicro_fastapi.coordination.identity import Owner, owner
-from grelmicro_fastapi.coordination.parcel import OPERATION, silence
+from grelmicro_fastapi.coordination.parcel import OPERATION, RENEWALS, silence
 from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Reply, Verdict, made_release
 from grelmicro_fastapi.coordination.store import Answer
 from grelmicro_fastapi.coordination.waiting import Waiting
@@ -20,25 +21,6 @@ from grelmicro_fastapi.coordination.wish import Grant, Wish
 from grelmicro_fastapi.errors import BackendError, LockNotOwnedError
 
 _log = logging.getLogger("grelmicro_fastapi.coordination")
-
-RENEWALS = "renewals"
-"""The lane of its own that keeps renewals apart from everything else."""
-
-
-class Holder:
-    """A task or thread, and the object through which it took a lease."""
-
-    __slots__ = ("owner", "source")
-
-    def __init__(self, owner: Owner, source: object) -> None:
-        self.owner = owner
-        self.source = source
-
-
-class Grip:
-    """What all guards of a lease that is kept alive hold together. When it is gone, nobody can use the lease."""
-
-    __slots__ = ("__weakref__",)
 
 
 class Serves(Protocol):

@@ -13,6 +13,9 @@ _log = logging.getLogger("grelmicro_fastapi.coordination")
 OPERATION = 5.0
 """Seconds that one call to a store may take."""
 
+RENEWALS = "renewals"
+"""The lane of its own that keeps renewals apart from everything else."""
+
 
 class Asker(Protocol):
     """The future of a caller who waits."""

@@ -5,7 +5,6 @@ that wait here ask together. A refused queue sleeps until it is woken, but never
 third of its place.
 """
 
-import asyncio
 import math
 import random
 from functools import partial
@@ -13,10 +12,11 @@ from typing import Protocol
 
 from grelmicro_fastapi.coordination.clock import Clock, Timer
 from grelmicro_fastapi.coordination.courier import Courier, fresh, judge
-from grelmicro_fastapi.coordination.identity import mint, owner, seat
-from grelmicro_fastapi.coordination.parcel import OPERATION, Parcel
+from grelmicro_fastapi.coordination.identity import mint, seat
+from grelmicro_fastapi.coordination.parcel import OPERATION
 from grelmicro_fastapi.coordination.state import Acquire, Leave, Mode, Reply, Verdict
 from grelmicro_fastapi.coordination.store import Answer
+from grelmicro_fastapi.coordination.waiter import Waiter
 from grelmicro_fastapi.coordination.wish import Grant, Wish, stale
 from grelmicro_fastapi.errors import BackendError, LockTimeoutError
 
@@ -33,26 +33,6 @@ class Room(Protocol):
         ...
 
     def __contains__(self, place: tuple[str, Mode]) -> bool: ...
-
-
-class Waiter:
-    """One caller in the queue."""
-
-    __slots__ = ("asked", "future", "owner", "parcel", "token", "wish")
-
-    def __init__(self, wish: Wish, future: "asyncio.Future[Grant]") -> None:
-        self.wish = wish
-        self.future = future
-        self.owner = owner()
-        self.token = mint(wish.worker, self.owner)
-        self.asked = 0.0
-        self.parcel: Parcel | None = None
-
-    @property
-    def granted(self) -> Grant | None:
-        """What it was given, whether or not anybody came for it."""
-        future = self.future
-        return None if not future.done() or future.cancelled() or future.exception() else future.result()
 
 
 class Queue:

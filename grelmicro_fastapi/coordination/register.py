@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 
+from grelmicro_fastapi.coordination.holder import Holder
 from grelmicro_fastapi.coordination.identity import Owner, owner
-from grelmicro_fastapi.coordination.lease import Holder, Lease
+from grelmicro_fastapi.coordination.lease import Lease
 from grelmicro_fastapi.coordination.state import Mode
 from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import LockReentrantError, LockUpgradeError

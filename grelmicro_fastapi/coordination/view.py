@@ -7,8 +7,9 @@ from typing import ClassVar, Generic, TypeVar
 from grelmicro_fastapi.coordination.backend import Source, crew_of
 from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.guards import Guard
+from grelmicro_fastapi.coordination.holder import Holder
 from grelmicro_fastapi.coordination.identity import Owner, owner
-from grelmicro_fastapi.coordination.lease import Holder, Lease
+from grelmicro_fastapi.coordination.lease import Lease
 from grelmicro_fastapi.coordination.rules import step
 from grelmicro_fastapi.coordination.state import Mode, Poison, State, Vacate
 from grelmicro_fastapi.coordination.wish import Wish

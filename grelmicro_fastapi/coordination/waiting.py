@@ -6,9 +6,10 @@ from collections.abc import Callable
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.courier import Courier
 from grelmicro_fastapi.coordination.identity import seat
-from grelmicro_fastapi.coordination.queues import Queue, Waiter
+from grelmicro_fastapi.coordination.queues import Queue
 from grelmicro_fastapi.coordination.state import Mode
 from grelmicro_fastapi.coordination.store import Wake
+from grelmicro_fastapi.coordination.waiter import Waiter
 from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import QueueFullError
 

@@ -4,6 +4,7 @@ import secrets
 import sqlite3
 import weakref
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -110,7 +111,7 @@ class SqliteStore:
             def page(db: sqlite3.Connection, after: str | None = after) -> list[str]:
                 return rows.keys(db, prefix, after, _PAGE)
 
-            found = await self._call(lambda given_up, page=page: self._file.read(page, given_up))
+            found = await self._call(partial(self._file.read, page))
             for key in found:
                 yield key
             if len(found) < _PAGE:
@@ -134,12 +135,15 @@ class SqliteStore:
         length = int(idle * 1000)
         return await self._sweep(Purge(length), lambda db: rows.idle(db, self._file.now() - length))
 
+    def _drop(self, asks: Sequence[Ask], db: sqlite3.Connection) -> tuple[list[Answer], dict[str, int]]:
+        return _apply(db, asks, self._file.now(), drop=True)
+
     async def _sweep(self, command: Command, find: Callable[[sqlite3.Connection], list[str]]) -> int:
         found = await self._call(lambda given_up: self._file.read(find, given_up))
         count = 0
         for start in range(0, len(found), _PAGE):
             asks = [Ask(key, command, CLAIM) for key in found[start : start + _PAGE]]
-            answers, changes = await self._write(lambda db, asks=asks: _apply(db, asks, self._file.now(), drop=True))
+            answers, changes = await self._write(partial(self._drop, asks))
             self._tell(asks, answers, changes)
             count += sum(isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED for answer in answers)
         return count
