@@ -33,9 +33,6 @@ class Serves(Protocol):
     def took(self, lease: "Lease") -> None:
         """Count a lease as held here."""
 
-    def joined(self, lease: "Lease", holder: Holder) -> None:
-        """Count one more holder of a lease."""
-
     def parted(self, lease: "Lease", holder: Holder) -> None:
         """Count one holder less."""
 
