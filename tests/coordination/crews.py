@@ -7,8 +7,9 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import Context
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.crew import Crew
@@ -18,7 +19,7 @@ from grelmicro_fastapi.coordination.options import LockOptions
 from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock
 from grelmicro_fastapi.coordination.rules import step
 from grelmicro_fastapi.coordination.state import Acquire, Command, State, Vacate
-from grelmicro_fastapi.coordination.store import Answer, Ask, Scope, Snapshot, Store, Woken
+from grelmicro_fastapi.coordination.store import Answer, Ask, Flight, Landed, Scope, Snapshot, Store, Woken
 from grelmicro_fastapi.coordination.view import View
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.memory import MemoryProvider
@@ -113,6 +114,35 @@ class Wire:
             await sleep(self.clock, self.going)
 
 
+class SwiftWire(Wire):
+    """A store whose requests leave in the step that makes them, as those of Redis do."""
+
+    operation = 5.0
+
+    def send(self, asks: Sequence[Ask], landed: Landed) -> Flight | None:
+        flight = _Flight()
+
+        async def fly() -> None:
+            try:
+                answers: Sequence[Answer] | BackendError = await self.apply(asks)
+            except BackendError as error:
+                answers = error
+            if not flight.abandoned:
+                landed(answers)
+
+        flight.task = asyncio.get_running_loop().create_task(fly(), context=Context())
+        return flight
+
+
+class _Flight:
+    task: "asyncio.Task[None]"
+    abandoned = False
+
+    def abandon(self) -> None:
+        self.abandoned = True
+        self.task.cancel()
+
+
 class Process:
     """One process of a fleet: what it is given as `backend=`, and the crew behind it."""
 
@@ -163,6 +193,8 @@ async def quiet(process: Process, key: str) -> None:
 class Fleet:
     """Processes over one memory. Each reaches it by a wire, unless it is told to be in the same process as it."""
 
+    wires: ClassVar[type[Wire]] = Wire
+
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.memory = MemoryProvider(clock=self.clock)
@@ -170,7 +202,7 @@ class Fleet:
 
     @asynccontextmanager
     async def process(self) -> AsyncIterator[tuple[Process, Wire]]:
-        wire = Wire(self.memory._store(), self.clock)
+        wire = self.wires(self.memory._store(), self.clock)
         async with Process(wire, self.clock) as process:
             yield process, wire
 

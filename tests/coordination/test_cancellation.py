@@ -47,6 +47,7 @@ async def test_cancelled_at_any_step_while_nobody_is_in_the_way(site: StoreUnder
 
 
 @every_view
+@pytest.mark.usefixtures("wires")
 @pytest.mark.parametrize("timeout", [None, 0, 5])
 async def test_cancelled_at_any_step_whatever_it_was_willing_to_wait(
     view: Callable[[ReadWriteLock], View[Any]], timeout: float | None
@@ -115,6 +116,7 @@ def bystanders(here: Process, there: Process, name: str, holding: WriteGuard, ta
 
 
 @every_view
+@pytest.mark.usefixtures("wires")
 async def test_cancelled_at_any_step_of_a_slow_network(view: Callable[[ReadWriteLock], View[Any]]) -> None:
     fleet = Fleet()
     async with fleet.process() as (here, wire), fleet.direct() as there:

@@ -14,7 +14,7 @@ from grelmicro_fastapi.coordination.view import View
 from grelmicro_fastapi.errors import BackendError, LockNotOwnedError, StaleGenerationError
 from tests.coordination.crews import Fleet, empty
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wires")]
 
 MARGIN = 0.01 * 60 + 0.002
 """What drifting clocks may cost of a lease of a minute."""

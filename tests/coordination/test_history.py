@@ -70,7 +70,8 @@ async def visit(process: Process, resource: Resource, dice: random.Random, name:
         pass
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.usefixtures("wires")
+@pytest.mark.parametrize("seed", range(8))
 async def test_whatever_callers_do_the_resource_is_whole_and_nothing_stays(seed: int) -> None:
     dice = random.Random(seed)
     fleet = Fleet()

@@ -12,7 +12,7 @@ from grelmicro_fastapi.coordination.view import View
 from grelmicro_fastapi.errors import LockNotOwnedError
 from tests.coordination.crews import Fleet, Wire, empty, hold
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wires")]
 
 KEPT: dict[str, Any] = {"lease_duration": 3, "keep_alive": True}
 

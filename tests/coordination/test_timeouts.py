@@ -12,7 +12,7 @@ from grelmicro_fastapi.coordination.state import GRAVE, Acquire, Command, Leave,
 from grelmicro_fastapi.errors import BackendError, LockTimeoutError, WouldBlockError
 from tests.coordination.crews import Fleet, Wire, acquires, empty, hold
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wires")]
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, math.nan, math.inf, -math.inf])

@@ -14,7 +14,7 @@ from grelmicro_fastapi.coordination.view import View
 from grelmicro_fastapi.errors import BackendError, DrainingError, QueueFullError
 from tests.coordination.crews import Fleet, Process, Wire, empty, hold
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wires")]
 
 
 async def test_writers_of_one_process_enter_first_come_first_served() -> None:
