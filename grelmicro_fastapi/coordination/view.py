@@ -1,6 +1,7 @@
 """One mode of one lock: what `Lock` is, and what `ReadWriteLock.read` and `.write` are."""
 
 import math
+from contextlib import AsyncContextDecorator
 from types import TracebackType
 from typing import ClassVar, Generic, TypeVar
 
@@ -18,8 +19,11 @@ from grelmicro_fastapi.errors import LockNotOwnedError, LockTimeoutError, WouldB
 G = TypeVar("G", bound=Guard)
 
 
-class Held(Generic[G]):
-    """What can be held in one mode. May be shared by tasks: ownership lies in the guards it hands out."""
+class Held(AsyncContextDecorator, Generic[G]):
+    """What can be held in one mode. May be shared by tasks: ownership lies in the guards it hands out.
+
+    It decorates `async` functions too: then each call of one runs under `async with`.
+    """
 
     _patience: ClassVar[float | None] = None
     """How long `async with` waits, in seconds. None: without end."""
