@@ -41,6 +41,33 @@ if not known and call('EXISTS', key) == 1 then
 end
 if known and tonumber(raw[1]) > VERSION then return {-tonumber(raw[1])} end
 
+-- The short way, for one who is alone: who comes to a free lock that expects nothing, or leaves as its writer while
+-- nobody waits. The same rules as below, without what they do for others.
+if known and not raw[7] and not raw[8] then
+  local token = ARGV[7]
+  if ARGV[5] == 'A' and #ARGV == 14 and not raw[6] and ARGV[13] == '' then
+    local fence, ends, found = tonumber(raw[2] or 0), format('%.0f', now + ARGV[9]), raw[3] == '1' and 1 or 0
+    local touched = format('%.0f', now)
+    if ARGV[8] == 'w' then
+      fence = fence + 1
+      if found == 1 then call('HDEL', key, 'poison') end
+      local packed = touched .. ' ' .. ends .. ' ' .. found .. ' ' .. #token .. ' ' .. token .. ARGV[14]
+      call('HSET', key, 'writer', packed, 'fence', format('%.0f', fence), 'touched', touched)
+    else
+      call('HSET', key, 'r:' .. token, ends, 'lease', '1 0 ' .. ends .. ' 1 ' .. ends, 'touched', touched)
+    end
+    return {0, {GRANTED, fence, found, 0, 0}}
+  end
+  if ARGV[5] == 'R' and #ARGV == 9 and raw[6] and ARGV[8] == '0' and ARGV[9] == 'clear' then
+    local ends, size, rest = match(raw[6], '^%d+ (%d+) %d (%d+) (.*)$')
+    if rest:sub(1, tonumber(size)) == token and tonumber(ends) > now then
+      call('HDEL', key, 'writer')
+      call('HSET', key, 'touched', format('%.0f', now))
+      return {0, {GRANTED, tonumber(raw[2] or 0), 0, 0, 0}}
+    end
+  end
+end
+
 local fence = tonumber(raw[2]) or (floor and not known and tonumber(call('GET', floor) or 0)) or 0
 local start = fence
 local poisoned = raw[3] == '1'

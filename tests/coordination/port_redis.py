@@ -36,6 +36,27 @@ def redis_port(server: Server, source: str) -> Iterator[Callable[[History], Sequ
 
 
 MUTANTS = {
+    "the_short_way_lets_the_fence_stand_still": ("fence = fence + 1\nif found", "if found"),
+    "the_short_way_leaves_the_poison": ("if found == 1 then call('HDEL', key, 'poison') end\n", ""),
+    "the_short_way_hides_the_poison": ("{GRANTED, fence, found, 0, 0}", "{GRANTED, fence, 0, 0, 0}"),
+    "the_short_way_hears_no_expectation": ("and not raw[6] and ARGV[13] == '' then", "and not raw[6] then"),
+    "the_short_way_enters_beside_a_writer": ("#ARGV == 14 and not raw[6] and", "#ARGV == 14 and"),
+    "the_short_way_enters_before_those_who_wait": (
+        "if known and not raw[7] and not raw[8] then",
+        "if known and not raw[8] then",
+    ),
+    "the_short_way_enters_beside_readers": (
+        "if known and not raw[7] and not raw[8] then",
+        "if known and not raw[7] then",
+    ),
+    "the_short_way_releases_for_others": (
+        "if rest:sub(1, tonumber(size)) == token and tonumber(ends) > now then",
+        "if tonumber(ends) > now then",
+    ),
+    "the_short_way_releases_the_dead": ("== token and tonumber(ends) > now then", "== token then"),
+    "the_short_way_ends_minimal_holds": ("ARGV[8] == '0' and ARGV[9] == 'clear' then", "ARGV[9] == 'clear' then"),
+    "the_short_way_clears_every_poison": ("ARGV[8] == '0' and ARGV[9] == 'clear' then", "ARGV[8] == '0' then"),
+    "the_short_way_gives_a_reader_no_end": ("'lease', '1 0 ' .. ends .. ' 1 ' .. ends, 'touched'", "'touched'"),
     "a_dead_writer_does_not_poison": (
         "poisoned = poisoned or writer.token ~= ''\nwriter_leaves()\nend\nreturn",
         ("writer_leaves()\nend\nreturn"),
@@ -75,7 +96,7 @@ MUTANTS = {
     ),
     "the_window_grows_without_end": ("math.min(2 * max(claim, other.grace), place)", "2 * max(claim, other.grace)"),
     "a_seat_that_asks_stays_called": ("other.called = 0\n", ""),
-    "the_fence_stands_still": ("fence = fence + 1\n", ""),
+    "the_fence_stands_still": ("fence = fence + 1\nwriter = {", "writer = {"),
     "a_writer_does_not_take_the_poison_over": (
         "ends = now + ttl, note = note, poisoned = found}",
         "ends = now + ttl, note = note, poisoned = false}",
