@@ -114,7 +114,7 @@ class Ticks:
         Raises `LockNotOwnedError` if the run was cancelled because its lease was lost.
         """
         try:
-            if claim.handle.valid and (error is None or isinstance(error, Exception)):
+            if error is None or isinstance(error, Exception):
                 await self._ended(claim)
         finally:
             await claim.handle.leave(error)

@@ -15,6 +15,8 @@ from starlette.testclient import TestClient
 
 from grelmicro_fastapi import Grelmicro
 from grelmicro_fastapi.coordination import Lock, LockHandle, ReadGuard, ReadWriteLock, TaskLock, WriteGuard
+from grelmicro_fastapi.coordination.identity import ThreadOwner
+from grelmicro_fastapi.coordination.threads import _Errand
 from grelmicro_fastapi.errors import (
     EventLoopDeadlockError,
     LockNotOwnedError,
@@ -437,5 +439,14 @@ async def test_a_guard_that_comes_in_the_moment_of_ctrl_c_is_given_back(
 
     monkeypatch.setattr("grelmicro_fastapi.coordination.threads.wait", interrupted)
     await in_new_thread(act)
+    async with asyncio.timeout(5), lock:
+        pass
+
+
+async def test_a_guard_that_comes_after_ctrl_c_is_given_back_too(provider: MemoryProvider) -> None:
+    lock = Lock("x", backend=provider)
+    errand = _Errand(lock.acquire, ThreadOwner())
+    assert errand.give_up() is None
+    await asyncio.create_task(errand.run())
     async with asyncio.timeout(5), lock:
         pass

