@@ -59,9 +59,11 @@ class Grelmicro:
         self._stores = [part for part in parts if isinstance(part, Provider | Coordination)]
         # A provider before a `Coordination` that stands on it, if both are listed.
         self._stores.sort(key=lambda part: isinstance(part, Coordination))
-        # Bodies may use whatever else is listed.
-        self._tasks = [part for part in parts if isinstance(part, Tasks)]
-        self._others = [part for part in parts if not isinstance(part, Provider | Coordination | Tasks)]
+        # Bodies may use whatever else is listed, and an election resigns after the bodies that it lets lead.
+        self._leading = [part for part in parts if isinstance(part, Tasks | LeaderElection)]
+        self._leading.sort(key=lambda part: isinstance(part, Tasks))
+        ours = Provider | Coordination | Tasks | LeaderElection
+        self._others = [part for part in parts if not isinstance(part, ours)]
         self.coordination = _default(self._stores)
         """What answers for the app's locks, or `None`."""
         if self.coordination is not None and self.coordination not in self._stores:
@@ -98,8 +100,8 @@ class Grelmicro:
         loop = asyncio.get_running_loop()
         opened = self._loops.get(loop)
         if opened is None:
-            elections = _elections([*self._others, *self._tasks])
-            opened = self._loops[loop] = Opened(Runtime(self.coordination, elections, self._tasks))
+            tasks = [part for part in self._leading if isinstance(part, Tasks)]
+            opened = self._loops[loop] = Opened(Runtime(self.coordination, _elections(self._leading), tasks))
         opened.users += 1
         try:
             async with opened.turn:
@@ -179,8 +181,8 @@ class Grelmicro:
         # Requests that hold guards may still use the parts.
         for crew in crews.values():
             stack.push_async_callback(_release, crew, self._drain)
-        for tasks in self._tasks:
-            await stack.enter_async_context(tasks)
+        for leading in self._leading:
+            await stack.enter_async_context(leading)
         signals = Signals(partial(_begin_drain, opened))
         signals.chain()
         stack.callback(signals.restore)
@@ -211,9 +213,9 @@ async def _vacate(backend: Backend) -> None:
         _log.warning("the %s store was not tidied up, which does no harm: %s", backend.name, trouble)
 
 
-def _elections(parts: Iterable[object]) -> dict[str, LeaderElection]:
-    elections = (part if isinstance(part, LeaderElection) else getattr(part, "election", None) for part in parts)
-    return {election.name: election for election in elections if isinstance(election, LeaderElection)}
+def _elections(parts: Iterable[Tasks | LeaderElection]) -> dict[str, LeaderElection]:
+    elections = (part.election if isinstance(part, Tasks) else part for part in parts)
+    return {election.name: election for election in elections}
 
 
 def _default(stores: list[Provider | Coordination]) -> Coordination | None:

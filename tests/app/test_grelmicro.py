@@ -1,3 +1,4 @@
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -146,6 +147,15 @@ async def test_the_elections_of_an_app_are_those_of_its_parts_and_of_its_tasks()
     runtime = await micro.open()
     await micro.close()
     assert sorted(runtime.elections) == ["shop", "sweeper"]
+
+
+async def test_an_election_of_the_app_resigns_before_guards_are_waited_for() -> None:
+    memory, log = MemoryProvider(clock=ManualClock()), list[str]()
+    # The clock stands still: whoever waited for the leader's lease would wait for ever.
+    async with asyncio.timeout(10), Grelmicro(uses=[LeaderElection("shop"), memory, Part("a", log)]):
+        assert log == ["+a"]
+        await context.current().elections["shop"].wait_for_leader()  # type: ignore[attr-defined]  # the app's runtime
+    assert log == ["+a", "-a"]
 
 
 async def test_an_app_without_a_store_says_so() -> None:
