@@ -16,8 +16,8 @@ from grelmicro_fastapi.providers.redis_wire import wake
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _UNUSED = 60.0
 _PATIENCE = 1.0
-# An answer without a code of its own is a plain ERR: the command is unknown or switched off.
-_HOPELESS = frozenset({"NOPERM", ""})
+# With a plain ERR the command is unknown or switched off.
+_HOPELESS = frozenset({"NOPERM", "ERR"})
 
 
 class Ears(Protocol):
@@ -41,17 +41,21 @@ class OneChannel:
     async def listen(self, woken: Woken) -> None:
         """Report wakes, and reconnect whenever the line is lost."""
         pause = _FIRST_PAUSE
+
+        def told(kind: str, _: bytes, content: bytes) -> None:
+            nonlocal pause
+            if kind == "message":
+                woken(wake(content, self._prefix))
+            elif kind == "subscribe":
+                # What was said before is lost.
+                woken(None)
+                pause = _FIRST_PAUSE
+
         while True:
             try:
-                async with Line(self._node) as line:
-                    await line.say("SUBSCRIBE", self._channel)
-                    async for kind, _, content in line.heard():
-                        if kind == "message":
-                            woken(wake(content, self._prefix))
-                        elif kind == "subscribe":
-                            # What was said before is lost.
-                            woken(None)
-                            pause = _FIRST_PAUSE
+                async with Line(self._node, told) as line:
+                    line.say("SUBSCRIBE", self._channel)
+                    await line.stay()
             except BackendError as error:
                 if isinstance(error, DeafError) and error.code in _HOPELESS:
                     raise
@@ -142,12 +146,12 @@ class EverySlot:
             try:
                 slot.server = await self._cluster.owner(number)
                 line = await self._line(slot.server)
-                await line.say("SSUBSCRIBE", slot.channel)
+                line.say("SSUBSCRIBE", slot.channel)
                 try:
                     await slot.lost.wait()
                 except asyncio.CancelledError:
                     with suppress(BackendError):
-                        await line.say("SUNSUBSCRIBE", slot.channel)
+                        line.say("SUNSUBSCRIBE", slot.channel)
                     raise
             except BackendError:
                 pass
@@ -171,10 +175,9 @@ class EverySlot:
     async def _read(self, server: str, opened: "asyncio.Future[Line]") -> None:
         """Hear one server until the line is lost."""
         try:
-            async with Line(self._cluster.node(server)) as line:
+            async with Line(self._cluster.node(server), self._hear) as line:
                 opened.set_result(line)
-                async for kind, channel, content in line.heard():
-                    self._hear(kind, channel.decode(), content)
+                await line.stay()
         except BackendError as error:
             if not opened.done():
                 opened.set_exception(error)
@@ -188,12 +191,12 @@ class EverySlot:
                 if slot.server == server:
                     slot.lost.set()
 
-    def _hear(self, kind: str, channel: str, content: bytes) -> None:
+    def _hear(self, kind: str, channel: bytes, content: bytes) -> None:
         if kind == "smessage":
             self._woken(wake(content, self._prefix))
             return
         for slot in self._slots.values():
-            if slot.channel != channel:
+            if slot.channel != channel.decode():
                 continue
             if kind == "ssubscribe":
                 slot.heard.set()

@@ -1,20 +1,25 @@
 """A connection that hears what is published, and notices when it has gone deaf."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from typing import Any, Self
 
+from grelmicro_fastapi.coordination.futures import settle
 from grelmicro_fastapi.errors import BackendError
-from grelmicro_fastapi.providers.redis_driver import REFUSALS, Connection
+from grelmicro_fastapi.providers.redis_driver import Connection
 from grelmicro_fastapi.providers.redis_node import Node, unreachable
+from grelmicro_fastapi.providers.redis_pipe import IncompleteError, ServerError, parse, transport_of
 from grelmicro_fastapi.providers.redis_wire import pack
 
 QUIET = 10.0
 """After so many seconds of silence the server is asked whether it is still there."""
 
+Told = Callable[[str, bytes, Any], object]
+"""Gets the kind, the channel and the content of what was heard."""
+
 
 class DeafError(BackendError):
-    """The server refuses the subscription. `code` is the first word of its answer."""
+    """The server refuses the subscription. `code` is the first word of its answer, such as NOPERM or plain ERR."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -22,60 +27,85 @@ class DeafError(BackendError):
 
 
 class Line:
-    """One such connection. Raises `BackendError` when it is lost."""
+    """One such connection. `told` gets everything that is heard, in the step in which it arrives."""
 
-    def __init__(self, node: Node, quiet: float = QUIET) -> None:
+    def __init__(self, node: Node, told: Told, quiet: float = QUIET) -> None:
         self._node = node
+        self._told = told
         self._quiet = quiet
         self._connection: Connection | None = None
+        self._ear: _Ear | None = None
 
     async def __aenter__(self) -> Self:
         self._connection = await self._node.lend()
+        self._ear = _Ear(self._connection, self._told)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._ear = self._connection, None, None
         if connection:
             await self._node.take_back(connection)
 
-    async def say(self, *words: str) -> None:
-        """Send a command, such as SUBSCRIBE; what comes of it is among what is heard."""
-        connection = self._open()
-        try:
-            async with asyncio.timeout(self._node.connecting):
-                await connection.send_packed_command([pack([words])], check_health=False)
-        except self._node.driver.lost as error:
-            raise unreachable(error, sent=True) from error
-
-    async def heard(self) -> AsyncIterator[tuple[str, bytes, Any]]:
-        """Kind, channel and content of everything that comes."""
-        asked = False
-        while True:
-            try:
-                async with asyncio.timeout(self._node.connecting if asked else self._quiet):
-                    kind, channel, *content = await self._read()
-            except TimeoutError as silence:
-                # The connection may be half open.
-                if asked or not self._open().is_connected:
-                    raise unreachable(silence, sent=True) from silence
-                await self.say("PING")
-                asked = True
-                continue
-            except self._node.driver.lost as error:
-                code = self._node.driver.code(error)
-                if isinstance(error, self._node.driver.answers) or code in REFUSALS:
-                    raise DeafError(f"the server refuses the subscription: {error}", code) from error
-                raise unreachable(error, sent=True) from error
-            asked = False
-            if kind != b"pong":
-                yield kind.decode(), channel, content[0]
-
-    async def _read(self) -> list[Any]:
-        # A read that our timeout ends loses nothing.
-        heard: list[Any] = await self._open().read_response(disable_decoding=True, disconnect_on_error=False)
-        return heard
-
-    def _open(self) -> Connection:
-        if self._connection is None:
+    def say(self, *words: str) -> None:
+        """Send a command, such as SUBSCRIBE; what comes of it is among what is heard. Raises `BackendError`."""
+        if self._ear is None or self._ear.ended.done():
             raise BackendError("this line is closed")
-        return self._connection
+        self._ear.transport.write(pack([words]))
+
+    async def stay(self) -> None:
+        """Return never. Raises `BackendError` when the line is lost, or is silent even when the server is asked."""
+        ear, loop, asked = self._ear, asyncio.get_running_loop(), False
+        while ear and not ear.ended.done():
+            since = ear.last
+            patience = self._node.connecting if asked else self._quiet
+            await asyncio.wait([ear.ended], timeout=max(0.0, since + patience - loop.time()))
+            if ear.last > since:
+                asked = False
+            elif asked:
+                break
+            elif not ear.ended.done():
+                self.say("PING")
+                ear.last, asked = loop.time(), True
+        end = ear.ended.result() if ear and ear.ended.done() else TimeoutError("it is silent")
+        if isinstance(end, ServerError):
+            raise DeafError(f"the server refuses the subscription: {end}", self._node.driver.code(end)) from end
+        raise unreachable(end, sent=True) from end
+
+
+class _Ear(asyncio.Protocol):
+    """Takes over the transport of a connection, and reads it."""
+
+    def __init__(self, connection: Connection, told: Told) -> None:
+        loop = asyncio.get_running_loop()
+        self.transport = transport_of(connection)
+        self.last = loop.time()
+        """When something was heard."""
+        self.ended: asyncio.Future[Exception] = loop.create_future()
+        self._loop = loop
+        self._told = told
+        self._rest = b""
+        self._library = self.transport.get_protocol()
+        self.transport.set_protocol(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Some of what is said, in pieces of any size."""
+        self.last = self._loop.time()
+        known, at = self._rest + data, 0
+        try:
+            while at < len(known):
+                heard, at = parse(known, at)
+                if isinstance(heard, ServerError):
+                    settle(self.ended, heard)
+                elif not isinstance(heard, bytes) and heard[0] != b"pong":
+                    # The answer to a PING has another form while nothing is subscribed.
+                    self._told(heard[0].decode(), heard[1], heard[2])
+        except IncompleteError:
+            pass
+        except (OSError, ValueError) as error:
+            settle(self.ended, OSError(str(error)))
+        self._rest = known[at:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The other side hung up, or we did."""
+        settle(self.ended, exc or ConnectionResetError("the server closed the connection"))
+        self._library.connection_lost(exc)

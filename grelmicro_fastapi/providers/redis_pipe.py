@@ -21,18 +21,16 @@ class ServerError(Exception):
     """What the server answered instead of a value. Its text begins with a code, such as NOSCRIPT."""
 
 
-class _IncompleteError(Exception):
-    """The rest is still on its way."""
+class IncompleteError(Exception):
+    """The rest of a value is still on its way."""
 
 
 class Pipe(asyncio.Protocol):
     """Takes over the transport of a connection. One exchange at a time."""
 
     def __init__(self, connection: Connection) -> None:
-        # Private to both libraries, and the same in all of their versions since there is asyncio in them.
-        writer: asyncio.StreamWriter = getattr(connection, "_writer")  # noqa: B009  # hidden from type checkers
         self.connection = connection
-        self._transport = cast("asyncio.Transport", writer.transport)
+        self._transport = transport_of(connection)
         self._library = self._transport.get_protocol()
         self._answers: list[Any] = []
         self._expected = 0
@@ -80,9 +78,9 @@ class Pipe(asyncio.Protocol):
         known, at = self._rest + data, 0
         try:
             while len(self._answers) < self._expected:
-                answer, at = _parse(known, at)
+                answer, at = parse(known, at)
                 self._answers.append(answer)
-        except _IncompleteError:
+        except IncompleteError:
             self._rest = known[at:]
             return
         except (OSError, ValueError) as error:
@@ -103,10 +101,21 @@ class Pipe(asyncio.Protocol):
             landed(got)
 
 
-def _parse(data: bytes, at: int) -> tuple[Any, int]:
+def transport_of(connection: Connection) -> asyncio.Transport:
+    """What a connection reads from and writes to."""
+    # Private to both libraries, and the same in all of their versions since there is asyncio in them.
+    writer: asyncio.StreamWriter = getattr(connection, "_writer")  # noqa: B009  # hidden from type checkers
+    return cast("asyncio.Transport", writer.transport)
+
+
+def parse(data: bytes, at: int) -> tuple[Any, int]:
+    """The value that begins there, and where the next one does.
+
+    Raises `IncompleteError`; `OSError` or `ValueError` if this is not the protocol.
+    """
     end = data.find(b"\r\n", at)
     if end < 0:
-        raise _IncompleteError
+        raise IncompleteError
     kind, line, after = data[at], data[at + 1 : end], end + 2
     if kind == _INTEGER:
         return int(line), after
@@ -115,12 +124,12 @@ def _parse(data: bytes, at: int) -> tuple[Any, int]:
         if end < after:
             return None, after
         if len(data) < end + 2:
-            raise _IncompleteError
+            raise IncompleteError
         return data[after:end], end + 2
     if kind == _ARRAY:
         values: list[Any] = []
         for _ in range(int(line)):
-            value, after = _parse(data, after)
+            value, after = parse(data, after)
             values.append(value)
         return values, after
     if kind == _SIMPLE:

@@ -420,17 +420,17 @@ async def test_a_line_that_has_gone_dead_is_noticed(valkey_server: Server) -> No
     async with fault_proxy(valkey_server.port) as proxy:
         site = RedisProvider(f"redis://127.0.0.1:{proxy.port}", connect_timeout=0.2)._site()
         assert isinstance(site, OneServer)
-        async with Line(site.node, quiet=0.02) as line:
-            await line.say("SUBSCRIBE", "x")
-            heard = line.heard()
-            assert (await anext(heard))[0] == "subscribe"
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        async with Line(site.node, lambda kind, *_: heard.put_nowait(kind), quiet=0.02) as line:
+            line.say("SUBSCRIBE", "x")
+            staying = asyncio.ensure_future(line.stay())
+            assert await heard.get() == "subscribe"
             # Quiet is not dead.
-            waiting = asyncio.ensure_future(anext(heard))
-            await asyncio.wait([waiting], timeout=0.1)
-            assert not waiting.done()
+            await asyncio.wait([staying], timeout=0.1)
+            assert not staying.done()
             proxy.down.drop = True
             with pytest.raises(BackendError):
-                await waiting
+                await staying
 
 
 async def test_who_listens_hears_again_after_the_line_was_cut(valkey_server: Server) -> None:
