@@ -174,6 +174,20 @@ async def test_a_call_that_is_given_up_is_cancelled_and_the_lane_goes_on(fleet: 
         await (await process.lock().acquire()).release()
 
 
+async def test_a_batch_that_hangs_does_not_use_up_the_time_of_an_urgent_command(fleet: Fleet) -> None:
+    async with fleet.process() as (process, wire):
+        answers: list[Answer] = []
+        wire.hangs = lambda command: isinstance(command, Acquire)
+        courier = process.crew.courier
+        courier.post("lock:a", Acquire("token", Mode.WRITE, 1000), lambda answer: None, lane="apart")
+        await fleet.clock.advance(1)
+        courier.post("lock:b", Release("another"), answers.append, lane="apart", bound=0.3)
+        await fleet.clock.advance(0.29)
+        assert not answers
+        await fleet.clock.advance(0.02)
+        assert len(answers) == 1
+
+
 def test_windows_and_places_follow_the_slowest_recent_reply() -> None:
     clock = ManualClock()
     pace = Pace(clock, 3.0)

@@ -397,6 +397,20 @@ async def test_a_failed_release_never_frees_who_came_since() -> None:
         await later.release()
 
 
+async def test_a_release_in_doubt_of_what_was_lost_before_is_a_loss() -> None:
+    fleet = Fleet()
+    async with fleet.process() as (process, wire):
+        guard = await process.lock().acquire()
+        fleet.clock.jump(59.9)
+        wire.down = True
+        with pytest.raises(BackendError):
+            await guard.release()
+        fleet.clock.jump(1)
+        wire.down = False
+        with pytest.raises(LockNotOwnedError):
+            await guard.release()
+
+
 async def test_a_release_that_hangs_ends_in_time_and_spends_the_guard_at_once() -> None:
     fleet = Fleet()
     async with fleet.process() as (process, wire):
