@@ -110,16 +110,14 @@ class Held(AsyncContextDecorator, Generic[G]):
         return f"<{type(self).__name__} {self._wish.key!r}>"
 
     async def _take(self, wish: Wish, timeout: float | None) -> G:
+        if timeout is not None and not 0 <= timeout < math.inf:
+            raise ValueError(f"timeout= is None or a number of seconds from 0 up, not {timeout!r}")
         crew, who = crew_of(self._source), owner()
         holder = Holder(who, self)
         if joined := crew.nests(wish, who):
             crew.joined(joined, holder)
             return self._guard(joined, holder, joined.grip() if joined.grip else None)
-        grant = crew.take_at_once(wish, who)
-        if grant is None:
-            if timeout is not None and not 0 <= timeout < math.inf:
-                raise ValueError(f"timeout= is None or a number of seconds from 0 up, not {timeout!r}")
-            grant = await crew.take(wish, timeout)
+        grant = crew.take_at_once(wish, who) or await crew.take(wish, timeout)
         # From here to the caller there is no await: nothing can come between the grant and its guard.
         lease = Lease(crew, wish, grant, holder)
         crew.took(lease)

@@ -15,6 +15,15 @@ from tests.coordination.crews import Fleet, Wire, acquires, empty, hold
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wires")]
 
 
+@pytest.mark.parametrize("timeout", [-1, math.nan, math.inf])
+async def test_a_wait_that_is_none_is_refused_though_the_lock_is_free_at_once(timeout: float) -> None:
+    fleet = Fleet()
+    async with fleet.direct() as process:
+        with pytest.raises(ValueError, match="timeout="):
+            await process.lock().acquire(timeout=timeout)
+        assert not await process.lock().locked()
+
+
 @pytest.mark.parametrize("timeout", [-1, -0.001, math.nan, math.inf, -math.inf])
 async def test_a_timeout_is_none_or_a_number_of_seconds_from_zero_up(timeout: float) -> None:
     fleet = Fleet()
