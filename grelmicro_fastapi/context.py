@@ -1,9 +1,11 @@
-"""The open apps, by event loop: who answers for a noun that was given no `backend=`."""
+"""What is open on which event loop, and which app answers for a noun that was given no `backend=`."""
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 from weakref import WeakKeyDictionary
 
 from anyio import from_thread
@@ -17,6 +19,27 @@ _NONE_OPEN = (
     " `async with micro`. Or pass backend=, which asks no app."
 )
 _SEVERAL_OPEN = "{} Grelmicro apps are open on this event loop: pass backend= to say which one is meant."
+
+
+class Openable(ABC):
+    """What is open between `open` and `close`, or inside `async with`."""
+
+    @abstractmethod
+    async def open(self) -> object:
+        """Begin, on the running loop. Counted where that is said."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Undo one `open`."""
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 class App(Protocol):

@@ -6,8 +6,7 @@ import math
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, params
@@ -17,6 +16,7 @@ from grelmicro_fastapi import context
 from grelmicro_fastapi.app.runtime import Opened, Runtime
 from grelmicro_fastapi.app.signals import Signals
 from grelmicro_fastapi.app.workers import split
+from grelmicro_fastapi.context import Openable
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.coordination import Coordination
 from grelmicro_fastapi.coordination.crew import Crew
@@ -34,7 +34,7 @@ _TIDYING: Final = 5.0
 _log = logging.getLogger("grelmicro_fastapi.app")
 
 
-class Grelmicro:
+class Grelmicro(Openable):
     """Everything a service coordinates with.
 
         micro = Grelmicro(uses=[RedisProvider()])
@@ -123,15 +123,6 @@ class Grelmicro:
         if opened.users == 0:
             del self._loops[loop]
             await opened.stack.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @asynccontextmanager
     async def _lifespan(self) -> AsyncGenerator[Mapping[str, Any], None]:

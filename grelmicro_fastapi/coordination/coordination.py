@@ -1,9 +1,9 @@
 """What an app uses for its locks."""
 
 import logging
-from types import TracebackType
-from typing import ClassVar, Literal, Protocol, Self
+from typing import ClassVar, Literal, Protocol
 
+from grelmicro_fastapi.context import Openable
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.store import Scope
 from grelmicro_fastapi.errors import BackendScopeError
@@ -36,7 +36,7 @@ class Opens(Protocol):
         ...
 
 
-class Coordination:
+class Coordination(Openable):
     """Where the locks of an app are kept: `Grelmicro(uses=[Coordination(RedisProvider())])`.
 
     `requires` says how far the store must reach: "process", "host" (all processes of one machine) or "cluster". Where
@@ -79,15 +79,6 @@ class Coordination:
                 await self.election.close()
         finally:
             await self.source.close()
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def _check_scope(self) -> None:
         where = environment()

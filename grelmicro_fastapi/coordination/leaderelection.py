@@ -3,13 +3,13 @@
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Self, TypedDict, Unpack, final
 from uuid import UUID
 
 from pydantic import model_validator
 
 from grelmicro_fastapi import context
+from grelmicro_fastapi.context import Openable
 from grelmicro_fastapi.coordination.backend import Source, crew_of
 from grelmicro_fastapi.coordination.campaign import Campaign
 from grelmicro_fastapi.coordination.coordination import Coordination
@@ -57,7 +57,7 @@ class LeaderElectionSettings(Settings):
 
 
 @final
-class LeaderElection:
+class LeaderElection(Openable):
     """One leader among all processes that stand under this name and share the store.
 
         election = LeaderElection("main")
@@ -177,15 +177,6 @@ class LeaderElection:
             raise NotRunningError(
                 f"this process does not stand for {self.name!r} on this event loop: enter `async with election`"
             ) from None
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"

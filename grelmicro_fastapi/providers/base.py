@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from types import TracebackType
 from typing import ClassVar, Self, cast
 
+from grelmicro_fastapi.context import Openable
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.clock import Clock, SystemClock
 from grelmicro_fastapi.coordination.crew import Crew
@@ -29,7 +29,7 @@ class _Opened:
         self.turn = asyncio.Lock()
 
 
-class Provider(ABC):
+class Provider(Openable):
     """Connections to one place that keeps states.
 
     A value until it is opened: making one does no I/O and needs no loop. Each running loop that opens it gets
@@ -115,15 +115,6 @@ class Provider(ABC):
         if opened is None:
             raise NotRunningError(f"the {self.name} provider is not open on this event loop: open it first")
         await opened.store.peek("check:")
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> _Opened:
         # A loop that ended without closing us would be kept alive by what hangs on it.

@@ -3,10 +3,10 @@
 import asyncio
 import weakref
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, cast
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 from grelmicro_fastapi import context
+from grelmicro_fastapi.context import Openable
 from grelmicro_fastapi.coordination.backend import Source, crew_of
 from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.errors import SettingsValidationError
@@ -20,7 +20,7 @@ BodyT = TypeVar("BodyT", bound=Body)
 Where = Literal["process", "cluster"]
 
 
-class Tasks:
+class Tasks(Openable):
     """Background tasks, registered like routes and run while the app that uses them is open.
 
         tasks = Tasks()
@@ -125,15 +125,6 @@ class Tasks:
         if not host.users:
             del self._hosts[loop]
             await host.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def _register(self, options: TaskOptions, **fixed: Any) -> Callable[[BodyT], BodyT]:
         def register(body: BodyT) -> BodyT:
