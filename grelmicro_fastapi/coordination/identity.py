@@ -58,8 +58,9 @@ def owner() -> Owner:
 def mint(worker: str | None, owner: Owner) -> str:
     """Make the token of a new attempt of that owner: never given out before, not to be guessed."""
     process = _process
-    whose = f"thread:{owner.thread}" if isinstance(owner, ThreadOwner) else f"task:{id(owner)}"
-    return f"{worker or process.worker}:{whose}:{next(process.attempts)}.{process.secret}"
+    if isinstance(owner, ThreadOwner):
+        return f"{worker or process.worker}:thread:{owner.thread}:{next(process.attempts)}.{process.secret}"
+    return f"{worker or process.worker}:task:{id(owner)}:{next(process.attempts)}.{process.secret}"
 
 
 def seat(channel: str, mode: Mode) -> str:

@@ -52,6 +52,7 @@ class Lease:
     grip: "weakref.ref[Grip] | None" = None
     home: object = None
     due = 0.0
+    limit = math.inf
     final = False
     lost = False
     spent = False
@@ -71,8 +72,10 @@ class Lease:
         self.poisoned = reply.poisoned
         self.confirmed = asked
         self.holders = [holder]
-        self.limit = math.inf if wish.max_hold is None else asked + wish.max_hold
-        self.deadline = min(asked + wish.trusted, self.limit)
+        self.deadline = asked + wish.trusted
+        if wish.max_hold is not None:
+            self.limit = asked + wish.max_hold
+            self.deadline = min(self.deadline, self.limit)
         if wish.cancels and isinstance(holder.owner, asyncio.Task):
             # How often the owner had been cancelled before, by somebody whose cancellation it did not heed.
             self._calm = holder.owner.cancelling()
@@ -132,8 +135,7 @@ class Lease:
         if not self.valid:
             raise self.gone()
         self.retire()
-        wish = replace(self.wish, mode=Mode.READ)
-        asked = self.crew.clock.now()
+        wish, asked = replace(self.wish, mode=Mode.READ), self.crew.clock.now()
         try:
             command = Downgrade(self.token, wish.ttl)
             reply = await self.crew.courier.ask(wish.key, command, min(OPERATION, self.deadline - asked))
@@ -184,10 +186,9 @@ class Lease:
 
     def gone(self) -> LockNotOwnedError:
         """Say that this lease is no proof any more."""
-        name = self.wish.name
         if self.spent and not self.lost:
-            return LockNotOwnedError(f"the guard of {name!r} was released: acquire again")
-        return LockNotOwnedError(f"the lease of {name!r} has ended: somebody else may hold it, acquire again")
+            return LockNotOwnedError(f"the guard of {self.wish.name!r} was released: acquire again")
+        return LockNotOwnedError(f"the lease of {self.wish.name!r} has ended: somebody else may hold it, acquire again")
 
     def uncancel(self) -> bool:
         """Was the running task cancelled because of this loss, and for nothing else?"""
@@ -204,16 +205,17 @@ class Lease:
                 self.tell()
 
     def _send_release(self, poison: Poison) -> Answer | None:
-        crew, key = self.crew, self.wish.key
-        courier, command = crew.courier, made_release((self.token, self.wish.min_hold_ms, poison))
+        crew, wish, courier = self.crew, self.wish, self.crew.courier
+        command = made_release((self.token, wish.min_hold_ms, poison))
         if courier.at_once:
-            self._answer = courier.at_once(key, command, courier.pace.claim)
+            self._answer = courier.at_once(wish.key, command, courier.pace.claim)
         elif not self._leaving:
             self._answer, self._leaving = None, True
-            courier.post(key, command, partial(self._left, command), later=True)
+            courier.post(wish.key, command, partial(self._left, command), later=True)
         if crew.waiting.queues:
-            crew.waiting.released(key)
-        courier.go(key)
+            crew.waiting.released(wish.key)
+        if self._leaving:
+            courier.go(wish.key)
         return self._answer
 
     def _left(self, command: Release, answer: Answer) -> None:
@@ -228,8 +230,8 @@ class Lease:
         """Wait for the answer without owning it: cancelling this caller takes nothing back."""
         clock = self.crew.clock
         until = clock.now() + OPERATION
-        while self._answer is None and clock.now() < until:
-            await self.watch(until - clock.now())
+        while self._answer is None and (left := until - clock.now()) > 0:
+            await self.watch(left)
         return self._answer or silence(OPERATION)
 
     def tell(self) -> None:

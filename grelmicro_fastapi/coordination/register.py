@@ -68,13 +68,13 @@ class Register:
 
     def parted(self, lease: Lease, holder: Holder) -> None:
         """Count one holder less. Does nothing if it was none."""
-        if holder not in lease.holders:
+        holders, key = lease.holders, lease.wish.key
+        if holder not in holders:
             return
-        lease.holders.remove(holder)
-        key = lease.wish.key
+        holders.remove(holder)
         held = self._held.get(key)
         if held is lease:
-            if not lease.holders:
+            if not holders:
                 del self._held[key]
         elif isinstance(held, dict) and held.get(holder.owner) is lease:
             del held[holder.owner]

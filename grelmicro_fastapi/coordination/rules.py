@@ -71,6 +71,8 @@ def step(state: State, command: Command, now: int, claim: int = CLAIM) -> Reply:
             assert_never(command)
     if state.seats:
         call_next(state, now, claim, wakes)
+    elif not wakes and reply.verdict is Verdict.GRANTED:
+        return reply
     if reply.verdict is Verdict.HELD and isinstance(command, Acquire):
         reply = reply._replace(retry=max(0, blocked_until(state, command.seat, command.mode, now) - now))
     return reply._replace(wakes=tuple(wakes)) if wakes else reply

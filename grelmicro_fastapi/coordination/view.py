@@ -3,7 +3,7 @@
 import math
 from contextlib import AsyncContextDecorator
 from types import TracebackType
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from grelmicro_fastapi.coordination.backend import Source, crew_of
 from grelmicro_fastapi.coordination.crew import Crew
@@ -32,7 +32,8 @@ class Held(AsyncContextDecorator, Generic[G]):
         self._wish = wish
         self._source = source
         self._guard = guard
-        self._entered: dict[Owner, list[G]] = {}
+        # By owner, with what it had entered before: that can only be a guard that was lost.
+        self._entered: dict[Owner, tuple[G, Any]] = {}
 
     @property
     def name(self) -> str:
@@ -83,10 +84,7 @@ class Held(AsyncContextDecorator, Generic[G]):
     async def __aenter__(self) -> G:
         guard = await self._take(self._wish, self._patience)
         who = guard.holder.owner
-        if who in self._entered:
-            self._entered[who].append(guard)
-        else:
-            self._entered[who] = [guard]
+        self._entered[who] = (guard, self._entered.get(who))
         return guard
 
     async def __aexit__(
@@ -95,15 +93,14 @@ class Held(AsyncContextDecorator, Generic[G]):
         entered = self._entered
         # A generator may be entered in one task and left in another: then it is the only one, or nobody knows.
         who = next(iter(entered)) if len(entered) == 1 else owner()
-        guards = entered.get(who)
-        if not guards:
+        if who not in entered:
             raise RuntimeError(
                 f"{self.name!r} was entered by several tasks through one object and is left by yet another: use "
                 "acquire() and the guard's release() there"
             )
-        guard = guards.pop()
-        if not guards:
-            del entered[who]
+        guard, before = entered.pop(who)
+        if before:
+            entered[who] = before
         await guard.leave(error)
 
     def __repr__(self) -> str:
