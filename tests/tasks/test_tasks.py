@@ -606,3 +606,16 @@ async def test_a_task_that_takes_a_lock_while_the_process_shuts_down_has_not_fai
                 await clock.advance(20)
             assert health(tasks).failures == 0
     assert not caplog.records
+
+
+async def test_a_body_that_asks_for_a_leadership_of_its_own_and_has_none_has_failed() -> None:
+    async with fleet(1) as (clock, processes):
+        tasks = Tasks(backend=processes[0])
+
+        @tasks.every(10)
+        async def work() -> None:
+            raise NotLeaderError("another process leads")
+
+        async with tasks:
+            await clock.advance(15)
+            assert (health(tasks).runs, health(tasks).failures) == (2, 2)
