@@ -426,7 +426,7 @@ async def test_a_line_that_has_gone_dead_is_noticed(valkey_server: Server) -> No
             staying = asyncio.ensure_future(line.stay())
             assert await heard.get() == "subscribe"
             # Quiet is not dead.
-            await asyncio.wait([staying], timeout=0.1)
+            await asyncio.wait([staying], timeout=0.5)
             assert not staying.done()
             proxy.down.drop = True
             with pytest.raises(BackendError):
