@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any, Final, NamedTuple, get_args
 
+from fastapi.dependencies.models import Dependant
 from fastapi.security.base import SecurityBase
 from starlette.responses import StreamingResponse
 
 from grelmicro_fastapi.coordination.guards import Guard, LockHandle, ReadGuard, WriteGuard
 from grelmicro_fastapi.web.dependencies import GuardDependency
+from grelmicro_fastapi.web.options import GuardOptions
 from grelmicro_fastapi.web.routes import GuardedRoute, routes, solved
 from grelmicro_fastapi.web.template import Template, source
 
@@ -83,19 +85,31 @@ def _unlocked_stream(route: GuardedRoute) -> Iterator[Finding]:
 
 
 def _commit_after_unlock(route: GuardedRoute) -> Iterator[Finding]:
-    writes = [one for one in route.guards if one.options.mode != "read" and one.options.hold == "handler"]
-    taken = False
+    writes = [one.options for one in route.guards if one.options.mode != "read"]
+    taken: list[GuardOptions] = []
     for dependant in solved(route.dependant):
         call = dependant.call
-        taken = taken or route.guard_of(dependant) in writes
-        # What ends with the handler ends in reverse: a session opened under the lock ends before the lock does.
-        in_time = dependant.scope == "function" and taken
-        if writes and call and not in_time and _is_generator(call) and _COMMITS.search(_source_of(call)):
-            yield Finding(
-                "commit-after-unlock", route.label, repr(writes[0]),
-                f"{_name(call)} commits after the lock is released",
-                'say hold="response" in the guard, or Depends(..., scope="function") for a session after the guard',
-            )  # fmt: skip
+        if (guard := route.guard_of(dependant)) is not None:
+            taken.append(guard.options)
+        elif writes and call and _is_generator(call) and _COMMITS.search(_source_of(call)):
+            in_time = {name for one in writes for name in one.names if _covers(one, dependant, one in taken)}
+            for late in writes:
+                if not in_time.issuperset(late.names):
+                    yield Finding(
+                        "commit-after-unlock", route.label, repr(late),
+                        f"{_name(call)} commits after the lock is released",
+                        'put the guard first, and say Depends(..., scope="function") of the session or hold="response" '
+                        "of the guard",
+                    )  # fmt: skip
+                    break
+
+
+def _covers(guard: GuardOptions, session: Dependant, taken_before: bool) -> bool:
+    """Does the session end before the guard does? Of what ends together, the last that was opened ends first."""
+    ends_with_handler = session.scope == "function"
+    if guard.hold == "response":
+        return ends_with_handler or taken_before
+    return ends_with_handler and taken_before
 
 
 def _guard_before_auth(route: GuardedRoute) -> Iterator[Finding]:

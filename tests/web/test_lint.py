@@ -136,7 +136,10 @@ def test_a_commit_after_the_lock_was_released() -> None:
         assert codes(app_of(plain, dependencies=[opened, Depends(write_guard("x"))])) == ["commit-after-unlock"]
         assert codes(app_of(plain, dependencies=[Depends(write_guard("x")), opened])) == ["commit-after-unlock"]
         assert codes(app_of(plain, dependencies=[opened, Depends(read_guard("x"))])) == []
-        assert codes(app_of(plain, dependencies=[opened, Depends(write_guard("x", hold="response"))])) == []
+        staying = Depends(write_guard("x", hold="response"))
+        assert codes(app_of(plain, dependencies=[staying, opened])) == []
+        assert codes(app_of(plain, dependencies=[opened, staying])) == ["commit-after-unlock"]
+        assert codes(app_of(plain, dependencies=[staying, opened, Depends(write_guard("x"))])) == []
         shorter = Depends(opener, scope="function")
         assert codes(app_of(plain, dependencies=[Depends(write_guard("x")), shorter])) == []
     assert codes(app_of(plain, dependencies=[Depends(client), Depends(write_guard("x"))])) == []

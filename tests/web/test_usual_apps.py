@@ -210,8 +210,8 @@ def dependencies_with_yield() -> FastAPI:
 
     @app.put("/late")
     async def late(
-        session: Annotated[Session, Depends(committing)],
         guard: Annotated[WriteGuard, Depends(write_guard("rows", hold="response"))],
+        session: Annotated[Session, Depends(committing)],
     ) -> None: ...
 
     @app.put("/early")
