@@ -18,6 +18,7 @@ async def rows() -> AsyncGenerator[list[Row]]:
             fleet("ours", f"sqlite:///{Path(folder, 'locks.sqlite')}", 2) as on_sqlite,
             fleet("ours", server.url, 2) as on_redis,
             fleet("token", server.url, 2) as token,
+            fleet("published", server.url, 2) as published,
             fleet("ours", postgres, 2) as on_postgres,
             fleet("notified", postgres, 2) as notified,
         ):
@@ -25,5 +26,6 @@ async def rows() -> AsyncGenerator[list[Row]]:
             yield [
                 Row("sqlite: hand-over", on_disk, 15.0, kind="alone", unit="ms", scale=1000),
                 Row("redis: hand-over / BLPOP token", hand_over(on_redis), 1.3, hand_over(token)),
+                Row("redis: hand-over / SET NX and PUBLISH", hand_over(on_redis), 1.3, hand_over(published)),
                 Row("postgres: hand-over / update and NOTIFY", hand_over(on_postgres), 1.3, hand_over(notified)),
             ]
