@@ -50,10 +50,11 @@ async def freeze_a_holder(stage: Stage) -> None:
         late = await update
         stage.record.note(late, worker)
     ends = {
+        "": "it had written already",
         "fenced": "the table refuses its token (409 fenced)",
         "guard-lost": "it is told that its guard is lost (503)",
     }
-    stage.say(f"worker {worker} goes on as if nothing had happened: {ends.get(late.problem, late.problem or 'it had written already')}")
+    stage.say(f"worker {worker} goes on as if nothing had happened: {ends.get(late.problem, late.problem)}")
 
 
 async def _catch(stage: Stage, client: Client, trap: Callable[[int], None]) -> tuple[int, asyncio.Task[Update]]:
