@@ -25,7 +25,14 @@ T = TypeVar("T")
 
 _KINDS = (LOCK, READWRITELOCK, TASKLOCK, LEADER, TICK)
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look at locks, and mend what went wrong.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    # What a traceback shows of local variables may be a password.
+    pretty_exceptions_enable=False,
+    pretty_exceptions_show_locals=False,
+    help="Look at locks, and mend what went wrong.",
+)
 
 Url = Annotated[
     str,
@@ -33,6 +40,7 @@ Url = Annotated[
         envvar="COORDINATION_URL", show_envvar=True, help="Where the locks are kept: redis://, postgresql://..."
     ),
 ]
+Idle = Annotated[float, typer.Option(min=0, help="Only names untouched for so many seconds.")]
 Key = Annotated[str, typer.Argument(help="Kind and name, such as rwlock:catalog or lock:order:7.")]
 
 
@@ -117,11 +125,20 @@ def release(
 @app.command()
 def mend(url: Url, key: Key) -> None:
     """Say that the resource is whole again: clear the poison."""
-    _tell(url, key, Mend(), "mended", "nothing to mend")
+
+    async def clear(crew: Crew) -> None:
+        state, _ = await _peek(crew, _checked(key))
+        if not state.poisoned and not (state.writer and state.writer.poisoned):
+            typer.echo("nothing to mend")
+            return
+        await crew.courier.ask(key, Mend())
+        typer.echo("mended")
+
+    _run(url, clear)
 
 
 @app.command()
-def purge(url: Url, idle: Annotated[float, typer.Option(help="Only names untouched for so many seconds.")]) -> None:
+def purge(url: Url, idle: Idle) -> None:
     """Drop the records of idle names. Fencing tokens go on growing all the same."""
 
     async def drop(crew: Crew) -> None:

@@ -88,6 +88,11 @@ def test_mend_clears_the_poison(url: str) -> None:
     assert "poisoned" not in cli("show", "--url", url, "rwlock:catalog").stdout
 
 
+def test_what_is_whole_needs_no_mending(url: str) -> None:
+    assert cli("mend", "--url", url, "rwlock:nobody").stdout == "nothing to mend\n"
+    assert "rwlock:nobody" not in cli("locks", "--url", url).stdout
+
+
 def test_purge_drops_the_idle_and_keeps_what_is_held_or_poisoned(url: str) -> None:
     assert cli("purge", "--url", url, "--idle", "0").stdout == "1 names dropped\n"
     assert "lock:idle" not in cli("locks", "--url", url).stdout

@@ -1,12 +1,12 @@
 """What an app uses for its locks."""
 
 import logging
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, get_args
 
 from grelmicro_fastapi.context import Openable
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.store import Scope
-from grelmicro_fastapi.errors import BackendScopeError
+from grelmicro_fastapi.errors import BackendScopeError, SettingsValidationError
 from grelmicro_fastapi.settings import environment
 
 _log = logging.getLogger("grelmicro_fastapi.coordination")
@@ -49,6 +49,8 @@ class Coordination(Openable):
         self.source = source
         self.election = election or source
         """Where leaders are elected."""
+        if requires not in get_args(Reach):
+            raise SettingsValidationError(f"requires= is one of {', '.join(get_args(Reach))}, not {requires!r}")
         self._requires = Scope[requires.upper()]
         self._warned = False
 

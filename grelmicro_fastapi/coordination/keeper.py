@@ -94,7 +94,7 @@ class Keeper:
     def _see_to(self, charge: _Charge, now: float) -> None:
         lease = charge.lease
         if now + 0.001 >= lease.deadline:
-            lease.lose("its lease could not be renewed in time" if lease.wish.keep_alive else "its lease ended")
+            lease.lose(_end(lease, now))
         elif lease.final:
             self._plan(charge, lease.deadline)
         elif lease.wish.keep_alive and not (lease.grip and lease.grip()):
@@ -140,3 +140,9 @@ def _slack(charge: _Charge) -> float:
         return min(lease.wish.lease / 50, 0.5)
     # Timers can ring a moment early.
     return 0.001
+
+
+def _end(lease: Lease, now: float) -> str:
+    if now + 0.001 >= lease.limit:
+        return "it was held for max_hold"
+    return "its lease could not be renewed in time" if lease.wish.keep_alive else "its lease ended"

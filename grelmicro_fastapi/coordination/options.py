@@ -12,7 +12,7 @@ from grelmicro_fastapi.settings import Duration, Jitter, Settings, Worker, resol
 class LockOptions(TypedDict, total=False):
     """What may be given to `Lock` and `ReadWriteLock` by keyword. All lengths are seconds."""
 
-    worker: str | UUID
+    worker: str | UUID | None
     """Who holds, as operators see it. Random per process unless given; never what ownership rests on."""
     lease_duration: float
     """How long a hold lasts without renewal, 60. Read and write leases alike."""
@@ -24,7 +24,7 @@ class LockOptions(TypedDict, total=False):
     """Renew the lease as long as the guard is alive, False."""
     on_lost: Literal["fail", "cancel"]
     """`cancel` also cancels the task that acquired when the lease is lost; "fail"."""
-    max_hold: float
+    max_hold: float | None
     """The longest hold: then renewal stops and the guard is lost. None: no bound."""
 
 

@@ -100,7 +100,8 @@ class Acquisition:
                 number = names.index(name)
                 left = None if until is None else max(0.0, until - clock.now())
                 acquire = partial(self._acquire, conn, self._view(backend, name, number), left, clock)
-                holds.append(await registry.take(Key(backend, name, self.plain), self.guard.mode, acquire))
+                place, expects = Key(backend, name, self.plain), self._expects(conn)
+                holds.append(await registry.take(place, self.guard.mode, acquire, expects=expects))
         except BaseException as error:
             await end_all(holds, error)
             raise
@@ -147,8 +148,12 @@ class Acquisition:
         kind, prefix = ("LOCK", LOCK) if self.plain else ("READWRITELOCK", READWRITELOCK)
         return wish(kind, prefix, template.fixed or template.text, LawMode.WRITE, options, None)
 
+    def _expects(self, conn: HTTPConnection) -> bool:
+        match = self.guard.if_match
+        return match is not None and (match == "required" or "if-match" in conn.headers)
+
     def _names(self, conn: HTTPConnection, key: Any) -> list[str]:
-        if key is not None:
+        if key is not None or self.guard.key is not None:
             try:
                 if isinstance(key, str):
                     return [check_name(key)]

@@ -1,5 +1,6 @@
 """What can be said of a guard, by keyword, and as the value that makes two guards equal."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypedDict
@@ -100,7 +101,7 @@ class GuardOptions:
     def _refuse_nonsense(self) -> None:
         if not self.names:
             raise ValueError("a guard needs a name")
-        if self.wait is not None and not self.wait >= 0:
+        if self.wait is not None and not 0 <= self.wait < math.inf:
             raise ValueError(f"{self!r}: wait is in seconds, at least 0, or None to wait without end")
         if self.hold not in ("handler", "response"):
             raise ValueError(f"{self!r}: hold is 'handler' or 'response'")
@@ -110,5 +111,9 @@ class GuardOptions:
             raise ValueError(f"{self!r}: status is that of an error, 400 to 599")
         if self.if_match not in (None, "optional", "required"):
             raise ValueError(f"{self!r}: if_match is 'optional', 'required' or None")
+        if self.if_match is not None and self.mode != "write":
+            raise ValueError(f"{self!r}: if_match= is for a write guard")
+        if self.etag and self.mode == "lock":
+            raise ValueError(f"{self!r}: a plain lock has no generation, so etag= is for read and write guards")
         if len(self.names) > 1 and (self.key is not None or self.if_match is not None):
             raise ValueError(f"{self!r}: key= and if_match= are for a guard of one name")

@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.guards import Guard
-from grelmicro_fastapi.errors import BackendError, LockNotOwnedError, LockUpgradeError
+from grelmicro_fastapi.errors import BackendError, LockNotOwnedError, LockReentrantError, LockUpgradeError
 from grelmicro_fastapi.web.options import Mode
 
 _SCOPE: Final = "grelmicro.registry"
@@ -30,7 +30,7 @@ class Key(NamedTuple):
 class Hold:
     """One acquisition, shared by the uses of it that have not ended."""
 
-    __slots__ = ("error", "guard", "key", "mode", "registry", "uses")
+    __slots__ = ("error", "expects", "guard", "key", "mode", "registry", "uses")
 
     def __init__(self, registry: "Registry", key: Key, mode: Mode, guard: Guard) -> None:
         self.registry = registry
@@ -38,6 +38,7 @@ class Hold:
         self.mode: Mode = mode
         self.guard = guard
         self.uses = 1
+        self.expects = False
         self.error: BaseException | None = None
 
     async def end(self, error: BaseException | None) -> None:
@@ -54,17 +55,28 @@ class Hold:
 class Registry(dict[Key, Hold]):
     """The holds of one request."""
 
-    async def take(self, key: Key, mode: Mode, acquire: Callable[[], Awaitable[Guard]]) -> Hold:
-        """Join what this request holds already, or acquire. One mode per name: the other one is refused at once."""
+    async def take(
+        self, key: Key, mode: Mode, acquire: Callable[[], Awaitable[Guard]], *, expects: bool = False
+    ) -> Hold:
+        """Join what this request holds already, or acquire. One mode per name: the other one is refused at once.
+
+        A use that `expects` a generation cannot join one that did not: its condition would never be looked at.
+        """
         hold = self.get(key)
         if hold is not None and hold.guard.valid:
             if hold.mode != mode:
                 raise LockUpgradeError(
                     f"this request uses {key.name!r} in two modes, {hold.mode} and {mode}: take the write guard alone"
                 )
+            if expects and not hold.expects:
+                raise LockReentrantError(
+                    f"this request took {key.name!r} before its If-Match was looked at: give if_match= to the guard "
+                    "that comes first, such as the router's"
+                )
             hold.uses += 1
             return hold
         hold = Hold(self, key, mode, await acquire())
+        hold.expects = expects
         # A task of this request may have been faster: then each has its own, and only that one is shared.
         if (other := self.get(key)) is None or not other.guard.valid:
             self[key] = hold

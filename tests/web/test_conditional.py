@@ -5,7 +5,7 @@ import random
 from typing import Annotated, Any
 
 import pytest
-from fastapi import Depends, FastAPI, HTTPException, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.requests import Request
 
@@ -14,7 +14,7 @@ from grelmicro_fastapi.coordination.guards import ReadGuard, WriteGuard
 from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock
 from grelmicro_fastapi.testing.clock import ManualClock
 from grelmicro_fastapi.web.conditional import Tags, parse
-from grelmicro_fastapi.web.dependencies import read_guard, write_guard
+from grelmicro_fastapi.web.dependencies import lock_guard, read_guard, write_guard
 from tests.web.serving import FlakyProvider, elsewhere, held_elsewhere, problem_of, served
 
 pytestmark = pytest.mark.anyio
@@ -249,3 +249,29 @@ def test_a_list_of_tags_is_read_as_rfc_9110_writes_it(header: str, tags: Tags) -
 def test_conditions_and_keys_are_for_one_name(options: Any) -> None:
     with pytest.raises(ValueError, match="one name"):
         write_guard("a", "b", **options)
+
+
+async def test_a_condition_that_comes_after_the_lock_is_refused_and_never_overlooked() -> None:
+    site = Site(install=True)
+    router = APIRouter(dependencies=[Depends(write_guard("page"))])
+
+    @router.put("/page")
+    async def put(guard: Annotated[WriteGuard, Depends(write_guard("page", if_match="required"))]) -> int:
+        return guard.fencing_token
+
+    site.app.include_router(router)
+    async with served(site.app) as client:
+        for headers in ({}, {"If-Match": '"g999"'}):
+            answer = await client.put("/page", headers=headers)
+            assert problem_of(answer) == "guard-misuse"
+
+
+@pytest.mark.parametrize("guard", [read_guard, lock_guard])
+def test_only_a_write_can_be_conditional(guard: Any) -> None:
+    with pytest.raises(ValueError, match="if_match"):
+        guard("x", if_match="required")
+
+
+def test_a_plain_lock_has_no_entity_tag() -> None:
+    with pytest.raises(ValueError, match="etag"):
+        lock_guard("x", etag=True)  # type: ignore[call-arg]  # what a type checker would have told
