@@ -3,6 +3,7 @@
 import asyncio
 import bisect
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,8 @@ def contention(members: Sequence[Member], *, tasks: int = 25, hold: float = 0.00
             "wait": statistics.quantiles([wait for each in played for wait in each["waits"]], n=100)[98],
             "unfairness": 1 - got**2 / (len(counts) * sum(count**2 for count in counts)),
             "starved": counts.count(0),
-            "asked": sum(each["asked"] for each in played) / got,
+            # Whoever does not count is not frugal.
+            "asked": sum(each["asked"] for each in played) / got or math.nan,
         }
 
     return block

@@ -7,7 +7,7 @@ from functools import partial
 
 from bench.contenders import Contender, Give, Take
 from grelmicro_fastapi.coordination import Lock, ReadWriteLock, WriteGuard
-from grelmicro_fastapi.coordination.store import Answer, Ask
+from grelmicro_fastapi.coordination.store import Answer, Ask, Flight, Landed, SwiftStore
 from grelmicro_fastapi.providers.urls import provider_from_url
 
 
@@ -15,12 +15,19 @@ from grelmicro_fastapi.providers.urls import provider_from_url
 async def opened(url: str) -> AsyncGenerator[Contender]:
     async with provider_from_url(url) as provider:
         store = provider.backend.crew().store
-        carry, asked = store.apply, 0
+        carry, send, asked = store.apply, store.send if isinstance(store, SwiftStore) else None, 0
 
         async def apply(asks: Sequence[Ask]) -> Sequence[Answer]:
             nonlocal asked
             asked += len(asks)
             return await carry(asks)
+
+        def sent(asks: Sequence[Ask], landed: Landed) -> Flight | None:
+            nonlocal asked
+            assert send
+            if flight := send(asks, landed):
+                asked += len(asks)
+            return flight
 
         def lock(what: str, name: str) -> Take:
             if what == "lock":
@@ -41,7 +48,10 @@ async def opened(url: str) -> AsyncGenerator[Contender]:
             guards.extend(await asyncio.gather(*[lock.write.acquire() for lock in locks]))
             return [partial(_left, guard) for guard in guards]
 
+        # Before anybody has asked for anything: whoever asks keeps hold of these.
         store.apply = apply
+        if send:
+            store.send = sent
         yield Contender(lock, asked=lambda: asked, kept=kept)
 
 

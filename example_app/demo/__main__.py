@@ -65,22 +65,20 @@ async def show(fleet: Fleet, provider: SqliteProvider, seconds: float) -> int:
             clients.create_task(load.replace(fleet.url, f"editor {number}", record))
         for _ in range(READERS):
             clients.create_task(load.read(fleet.url, record))
-        clients.create_task(_accidents(Stage(fleet, provider, record, screen.say, PAUSE / 1000), seconds))
+        accidents = clients.create_task(_accidents(Stage(fleet, provider, record, screen.say, PAUSE / 1000), seconds))
         while not record.over.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(record.over.wait(), 1)
             await screen.show()
+        accidents.cancel()
     return await _conclude(fleet, record)
 
 
 async def _accidents(stage: Stage, seconds: float) -> None:
-    """One after the other, unless it is over before. One that has begun is seen through: what nobody waits for nobody
-    knows, and could not be told from an update that was lost."""
-    for wait, accident in ((seconds / 4, kill_a_holder), (seconds / 8, freeze_a_holder)):
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stage.record.over.wait(), wait)
-            return
-        await accident(stage)
+    await asyncio.sleep(seconds / 4)
+    await kill_a_holder(stage)
+    await asyncio.sleep(seconds / 8)
+    await freeze_a_holder(stage)
 
 
 async def _conclude(fleet: Fleet, record: Record) -> int:

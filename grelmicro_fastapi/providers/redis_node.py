@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from grelmicro_fastapi.errors import BackendError
+from grelmicro_fastapi.errors import BackendError, SettingsValidationError
 from grelmicro_fastapi.providers.redis_driver import Connection, Driver
 from grelmicro_fastapi.providers.redis_pipe import Landed, Pipe
 from grelmicro_fastapi.providers.redis_wire import SCRIPT, SHA, Word, pack
@@ -171,6 +171,9 @@ class Node:
                 await hang_up(connection)
             if isinstance(error, self.driver.lost):
                 raise unreachable(error, sent=False) from error
+            if isinstance(error, TypeError) and connection is None:
+                # Not where it is caught: what the library raises may hold the URL.
+                raise SettingsValidationError("the URL has an option that the driver does not know") from None
             raise
         return connection
 
