@@ -30,7 +30,7 @@ from grelmicro_fastapi.coordination.state import (
     Writer,
     made_reply,
 )
-from grelmicro_fastapi.coordination.turns import Wakes, blocked_until, call_next, give_up, writer_leaves
+from grelmicro_fastapi.coordination.turns import Wakes, blocked_until, call_next, give_up, settle, writer_leaves
 
 
 def step(state: State, command: Command, now: int, claim: int = CLAIM) -> Reply:
@@ -99,7 +99,7 @@ def _bury(state: State, now: int, claim: int, wakes: Wakes) -> bool:
 
 
 def _acquire(state: State, ask: Acquire, now: int, claim: int) -> Reply:
-    token, mode, ttl, seat, _, _, expect, note = ask
+    token, mode, ttl, seat, _, more, expect, note = ask
     if token in state.graves:
         return Reply(Verdict.BURIED, state.fence)
     writer = state.writer
@@ -120,23 +120,16 @@ def _acquire(state: State, ask: Acquire, now: int, claim: int) -> Reply:
     else:
         state.readers[token] = now + ttl
     state.touched = now
-    return made_reply((Verdict.GRANTED, state.fence, poisoned, 0, bool(state.seats) and _settle(state, ask), ()))
+    seated = bool(state.seats) and settle(state, seat, more)
+    return made_reply((Verdict.GRANTED, state.fence, poisoned, 0, seated, ()))
 
 
 def _confirm(state: State, ask: Acquire, now: int) -> Reply:
     writer = state.writer
     if writer and ask.mode is Mode.WRITE:
         writer.until = max(writer.until, now + ask.ttl)
-        return Reply(Verdict.GRANTED, state.fence, writer.poisoned, 0, _settle(state, ask))
-    return _stay(state, ask.token, ask.ttl, now)._replace(seated=_settle(state, ask))
-
-
-def _settle(state: State, ask: Acquire) -> bool:
-    """A grant gives the seat up, unless more of its waiters follow. Is it still in the queue?"""
-    if not ask.more:
-        give_up(state, ask.seat)
-        return False
-    return any(seat.id == ask.seat for seat in state.seats)
+        return Reply(Verdict.GRANTED, state.fence, writer.poisoned, 0, settle(state, ask.seat, ask.more))
+    return _stay(state, ask.token, ask.ttl, now)._replace(seated=settle(state, ask.seat, ask.more))
 
 
 def _refuse(state: State, ask: Acquire, now: int, claim: int) -> Reply:

@@ -86,6 +86,20 @@ def call_next(state: State, now: int, claim: int, wakes: Wakes) -> None:
         wakes.extend((seat.id, turns) for seat in after if not seat.called)
 
 
+def settle(state: State, seat: str, more: bool) -> bool:
+    """A grant gives the seat up, unless more of its waiters follow. Is it still in the queue?"""
+    if not more:
+        give_up(state, seat)
+        return False
+    for kept in state.seats:
+        if kept.id == seat:
+            if kept.mode is Mode.WRITE:
+                # It came. It is called anew when this writer leaves.
+                kept.called = 0
+            return True
+    return False
+
+
 def give_up(state: State, seat: str) -> None:
     """Take a seat out of the queue."""
     state.seats = [other for other in state.seats if other.id != seat]

@@ -306,6 +306,9 @@ begin
                                 seated := (command ->> 'more')::boolean;
                                 if not seated then
                                     l.seats := l.seats[:p - 1] || l.seats[p + 1:];
+                                elsif s.mode = 'w' then
+                                    s.called := 0;
+                                    l.seats[p] := s;
                                 end if;
                                 exit;
                             end if;

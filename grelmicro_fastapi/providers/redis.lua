@@ -267,7 +267,10 @@ local function waiting()
       return false
     end
     for _, other in ipairs(seats) do
-      if other.id == seat then return true end
+      if other.id == seat then
+        if other.mode == 'w' then other.called = 0 end
+        return true
+      end
     end
     return false
   end

@@ -59,6 +59,11 @@ def postgres_port(server: PostgresServer, source: str) -> Iterator[Callable[[His
 
 
 MUTANTS = {
+    "a_kept_seat_stays_called": (
+        "elsif s.mode = 'w' then\n                                    s.called := 0;",
+        "elsif false then",
+    ),
+    "readers_that_keep_the_turn_give_up_its_window": ("elsif s.mode = 'w' then\n", "else\n"),
     "a_dead_writer_does_not_poison": (
         "is nobody.\n                l.poisoned := l.poisoned or l.writer <> '';",
         "is nobody.",
@@ -92,7 +97,10 @@ MUTANTS = {
     "expect_forgets_the_poison": ("::bigint <> l.fence or l.poisoned)", "::bigint <> l.fence)"),
     "a_refusal_without_a_seat_leaves_one": ("if seat <> '' then", "if true then"),
     "a_lapse_does_not_lengthen_the_window": ("s.grace := least(", "s.until := s.until + 0 * least("),
-    "a_seat_that_asks_stays_called": ("                                s.called := 0;\n", ""),
+    "a_seat_that_asks_stays_called": (
+        "                                s.called := 0;\n                                l.seats[place]",
+        "                                l.seats[place]",
+    ),
     "the_fence_stands_still_on_the_long_way": ("l.fence := l.fence + 1;", ""),
     "the_fence_stands_still_on_the_short_way": ("fence = k.fence + 1,", "fence = k.fence,"),
     "the_short_way_ignores_the_queue": (

@@ -36,6 +36,11 @@ def redis_port(server: Server, source: str) -> Iterator[Callable[[History], Sequ
 
 
 MUTANTS = {
+    "a_kept_seat_stays_called": ("if other.mode == 'w' then other.called = 0 end", ""),
+    "readers_that_keep_the_turn_give_up_its_window": (
+        "if other.mode == 'w' then other.called",
+        "if true then other.called",
+    ),
     "the_short_way_lets_the_fence_stand_still": ("fence = fence + 1\nif found", "if found"),
     "the_short_way_leaves_the_poison": ("if found == 1 then call('HDEL', key, 'poison') end\n", ""),
     "the_short_way_hides_the_poison": ("{GRANTED, fence, found, 0, 0}", "{GRANTED, fence, 0, 0, 0}"),

@@ -61,3 +61,13 @@ def test_a_grant_ends_the_grace(key: Key) -> None:
     key.write("s", "slow/w")
     key.write("t", "slow/w")
     assert key.state.seats[0].grace == 0
+
+
+def test_a_seat_that_waits_behind_its_own_writer_gets_no_grace(key: Key) -> None:
+    key.write("a")
+    key.write("b", "p/w")
+    key.release("a")
+    key.write("b", "p/w", more=True)
+    key.later(300)
+    assert key.write("c", "p/w").verdict is Verdict.HELD
+    assert (key.state.seats[0].grace, key.state.seats[0].called) == (0, 0)

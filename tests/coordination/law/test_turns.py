@@ -200,3 +200,40 @@ def test_the_window_is_the_claim_of_the_step_that_calls(key: Key) -> None:
     key.ask(Renew("x", 1), 400)
     key.release("a")
     assert key.state.seats[0].called == key.now + 250
+
+
+def test_a_writers_seat_that_was_kept_is_called_anew_and_comes_first(key: Key) -> None:
+    key.write("a")
+    key.write("b", "p/w")
+    key.write("c", "q/w")
+    key.release("a")
+    assert key.write("b", "p/w", more=True).seated is True
+    assert [(seat.id, seat.called) for seat in key.state.seats] == [("p/w", 0), ("q/w", 0)]
+    key.later(400)
+    assert key.release("b").wakes == (("p/w", 0), ("q/w", 250))
+    assert verdicts(key.write("c", "q/w"), key.write("d", "p/w")) == [Verdict.HELD, Verdict.GRANTED]
+    assert key.seats == ["q/w"]
+
+
+def test_readers_who_wait_have_their_turn_before_a_seat_that_was_kept(key: Key) -> None:
+    key.write("a")
+    key.write("b", "p/w")
+    key.release("a")
+    key.write("b", "p/w", more=True)
+    key.read("r", "q/r")
+    key.release("b")
+    assert verdicts(key.write("c", "p/w"), key.read("r", "q/r")) == [Verdict.HELD, Verdict.GRANTED]
+    key.release("r")
+    assert key.write("c", "p/w").verdict is Verdict.GRANTED
+
+
+def test_readers_that_keep_the_turn_keep_its_window(key: Key) -> None:
+    key.write("a")
+    key.read("r", "p/r")
+    key.write("b", "q/w")
+    key.release("a")
+    key.read("r", "p/r", more=True)
+    key.release("r")
+    assert key.write("b", "q/w").verdict is Verdict.HELD
+    key.later(250)
+    assert key.write("b", "q/w").verdict is Verdict.GRANTED

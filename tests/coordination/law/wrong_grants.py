@@ -58,14 +58,7 @@ WRONG_GRANTS = [
     ),
     of_rules("a grant does not touch", "    state.touched = now\n", "", within="_acquire"),
     of_rules("a resend shortens the lease", "max(writer.until, now + ask.ttl)", "now + ask.ttl", within="_confirm"),
-    of_rules("a resend forgets the poison", "writer.poisoned, 0, _settle", "state.poisoned, 0, _settle"),
-    of_rules(
-        "a grant keeps its seat", "    if not ask.more:\n        give_up(state, ask.seat)\n        return False\n", ""
-    ),
-    of_rules("more of a seat lose it", "    if not ask.more:\n        give_up", "    if True:\n        give_up"),
-    of_rules(
-        "more makes a seat out of nothing", "return any(seat.id == ask.seat for seat in state.seats)", "return True"
-    ),
+    of_rules("a resend forgets the poison", "writer.poisoned, 0, settle", "state.poisoned, 0, settle"),
     of_rules(
         "a refusal without a seat leaves one",
         "    if not ask.seat:\n        return Reply(Verdict.HELD",
