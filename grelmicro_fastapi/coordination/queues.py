@@ -14,10 +14,11 @@ from grelmicro_fastapi.coordination.clock import Clock, Timer
 from grelmicro_fastapi.coordination.courier import Courier, fresh, judge
 from grelmicro_fastapi.coordination.identity import mint, seat
 from grelmicro_fastapi.coordination.parcel import OPERATION
-from grelmicro_fastapi.coordination.state import Acquire, Leave, Mode, Reply, Verdict
+from grelmicro_fastapi.coordination.run import Run
+from grelmicro_fastapi.coordination.state import Leave, Mode, Reply, Verdict, made_acquire
 from grelmicro_fastapi.coordination.store import Answer
 from grelmicro_fastapi.coordination.waiter import Waiter
-from grelmicro_fastapi.coordination.wish import Grant, Wish, stale
+from grelmicro_fastapi.coordination.wish import Grant, refusal
 from grelmicro_fastapi.errors import BackendError, LockTimeoutError
 
 
@@ -41,6 +42,7 @@ class Queue:
     def __init__(self, room: Room, key: str, mode: Mode) -> None:
         self.waiters: dict[Waiter, None] = {}
         self.seated = False
+        self._run = Run()
         self._room = room
         self._key = key
         self._mode = mode
@@ -103,36 +105,44 @@ class Queue:
         elif alarm < self._alarm:
             self._sleep(after / 1000)
 
+    def released(self) -> None:
+        """A lease of ours was just given back: ask in the same batch."""
+        # A queue that the store knows of is called when it is next. Asking before would be in vain, unless it is.
+        if self._run.on or not self.seated:
+            self.wake(0)
+
+    def called(self, after: int) -> None:
+        """Our seat was told to ask, now or in `after` ms."""
+        # A seat that was given up since is nobody's, and one that was kept is next when the writer here leaves.
+        if self._flying or (self.seated and not self._run.on):
+            self.wake(after)
+
     def _ask(self, everybody: bool) -> None:
         """Let the first one ask, or all readers: they enter together when it is their turn."""
         self._quiet()
+        if self._run.on and self._run.left(self._room.clock.now()) <= 0:
+            # Others have waited long enough: queue behind them.
+            self._room.courier.post(self._key, Leave(self._seat), lambda _: None, later=True)
+            self._run = Run()
         self._send(list(self.waiters) if everybody and self._mode is Mode.READ else [next(iter(self.waiters))])
 
     def _send(self, askers: list[Waiter]) -> None:
         courier = self._room.courier
         self._flying += len(askers)
-        # A reader who asks for all keeps the turn for those who follow.
-        more = self._mode is Mode.READ and len(self.waiters) > len(askers)
+        self._run.on = False
+        # A reader who asks for all keeps the turn for those who follow, and a writer the place.
+        more = len(self.waiters) > len(askers) and (self._mode is Mode.READ or self._run.extends)
         for left, waiter in enumerate(askers, 1 - len(askers)):
             if waiter not in self.waiters:
                 self._landed()
                 continue
             wish = waiter.wish
             waiter.asked = self._room.clock.now()
-            command = Acquire(
-                waiter.token,
-                self._mode,
-                wish.ttl,
-                self._seat,
-                courier.pace.place,
-                left < 0 or more,
-                wish.expect,
-                wish.note,
-            )
+            how = (self._seat, courier.pace.place, left < 0 or more, wish.expect, wish.note)
+            command = made_acquire((waiter.token, self._mode, wish.ttl, *how))
             waiter.parcel = None
-            parcel = courier.post(
-                self._key, command, partial(self._answered, waiter), asker=waiter.future, later=left < 0
-            )
+            done = partial(self._answered, waiter)
+            parcel = courier.post(self._key, command, done, asker=waiter.future, later=left < 0)
             waiter.parcel = parcel if parcel.left is None else None
 
     def _answered(self, waiter: Waiter, answer: Answer) -> None:
@@ -159,6 +169,7 @@ class Queue:
         if reply.verdict is Verdict.GRANTED:
             # The writer behind asks when this one leaves: before, it would be in vain.
             self._held, self._retry, self._alarm = self._mode is Mode.WRITE, 0, math.inf
+            self._run.granted(self._held and reply.seated, waiter.asked)
             if waiter.future.done():
                 # Nobody came for it, and the courier takes it back: let the next one have it.
                 self._held = False
@@ -168,12 +179,7 @@ class Queue:
             # It was not held that stood in the way of this one, so the next one asks at once.
             self._held, self._retry = False, 0
             if not waiter.future.done():
-                waiter.future.set_exception(self._refusal(waiter.wish, reply))
-
-    def _refusal(self, wish: Wish, reply: Reply) -> Exception:
-        if reply.verdict is Verdict.MISMATCH:
-            return stale(wish, reply)
-        return BackendError(f"the store refused {wish.name!r}: {reply.verdict.value}")
+                waiter.future.set_exception(refusal(waiter.wish, reply))
 
     def _failed(self, waiter: Waiter, error: BackendError) -> None:
         """Tell newcomers at once. Where the store was heard before, a short outage is sat out."""
@@ -214,6 +220,8 @@ class Queue:
         """How long to sleep, in seconds, if nothing wakes us."""
         if self._failing:
             return min(0.1 + (self._room.clock.now() - self._failing) / 2, 1.0) * random.uniform(0.8, 1.2)
+        if self._run.on:
+            return max(0.0, self._run.left(self._room.clock.now()))
         pause = self._room.courier.pace.place / 3000
         if self._retry:
             pause = min(pause, self._retry / 1000 + 0.001)

@@ -62,17 +62,15 @@ class Waiting:
         for mode in Mode:
             waiting = self.queues.get((wake.key, mode))
             if waiting and wake.seat == seat(self.courier.store.channel, mode):
-                waiting.wake(wake.after)
+                waiting.called(wake.after)
 
     def released(self, key: str) -> None:
         """A lease of ours was just given back: let the next one here ask in the same batch."""
         if not self.queues or self.held_here(key):
             return
         for mode in Mode:
-            queue = self.queues.get((key, mode))
-            # A queue that the store knows of is called when it is next. Asking before would be in vain.
-            if queue and not queue.seated:
-                queue.wake(0)
+            if queue := self.queues.get((key, mode)):
+                queue.released()
 
     def fail(self, error: Callable[[], Exception]) -> None:
         """Send everybody away, each with an error of its own."""

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from grelmicro_fastapi.coordination.state import Mode, Reply, maker
-from grelmicro_fastapi.errors import StaleGenerationError
+from grelmicro_fastapi.coordination.state import Mode, Reply, Verdict, maker
+from grelmicro_fastapi.errors import BackendError, StaleGenerationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +60,10 @@ def stale(wish: Wish, reply: Reply) -> StaleGenerationError:
     """Say that the generation is not the expected one, and which it is: none, while the resource is poisoned."""
     current = None if reply.poisoned else reply.fence
     return StaleGenerationError(f"{wish.name!r} is not at generation {wish.expect}: read it again", current)
+
+
+def refusal(wish: Wish, reply: Reply) -> Exception:
+    """Say why the store refuses for good."""
+    if reply.verdict is Verdict.MISMATCH:
+        return stale(wish, reply)
+    return BackendError(f"the store refused {wish.name!r}: {reply.verdict.value}")
