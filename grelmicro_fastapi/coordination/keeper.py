@@ -15,7 +15,7 @@ from grelmicro_fastapi.coordination.clock import Clock, Timer
 from grelmicro_fastapi.coordination.courier import Courier
 from grelmicro_fastapi.coordination.lease import Lease
 from grelmicro_fastapi.coordination.parcel import OPERATION, RENEWALS
-from grelmicro_fastapi.coordination.state import Renew, Reply, Verdict
+from grelmicro_fastapi.coordination.state import Renew, Reply, Verdict, maker
 from grelmicro_fastapi.coordination.store import Answer
 
 _log = logging.getLogger("grelmicro_fastapi.coordination")
@@ -27,6 +27,9 @@ class _Charge(NamedTuple):
     when: float
     number: int
     lease: Lease
+
+
+_charge = maker(_Charge)
 
 
 class Keeper:
@@ -44,8 +47,7 @@ class Keeper:
 
     def keep(self, lease: Lease) -> None:
         """See that the lease is renewed while somebody has its grip, and that its owner learns of its end."""
-        charge = _Charge(0.0, next(self._numbers), lease)
-        self._plan(charge, self._next_renewal(lease) if lease.wish.keep_alive else lease.deadline)
+        self._plan(lease, self._next_renewal(lease) if lease.wish.keep_alive else lease.deadline)
 
     def close(self) -> None:
         """Stop. Leases end by themselves."""
@@ -55,16 +57,15 @@ class Keeper:
 
     def _next_renewal(self, lease: Lease) -> float:
         every = min(lease.wish.lease / 3, lease.wish.renew_every)
-        return self._clock.now() + every * random.uniform(0.9, 1.0)
+        return self._clock.now() + every * (0.9 + random.random() / 10)
 
-    def _plan(self, charge: _Charge, when: float) -> None:
+    def _plan(self, lease: Lease, when: float) -> None:
         if self._closed:
             return
-        lease = charge.lease
         lease.due = min(when, lease.deadline)
         if len(self._charges) >= self._crowded:
             self._forget_the_released()
-        heapq.heappush(self._charges, charge._replace(when=lease.due))
+        heapq.heappush(self._charges, _charge((lease.due, next(self._numbers), lease)))
         if self._timer is None or lease.due < self._alarm:
             self._wind()
 
@@ -88,24 +89,23 @@ class Keeper:
         while self._charges and self._charges[0].when <= now + _slack(self._charges[0]):
             charge = heapq.heappop(self._charges)
             if _matters(charge):
-                self._see_to(charge, now)
+                self._see_to(charge.lease, now)
         self._wind()
 
-    def _see_to(self, charge: _Charge, now: float) -> None:
-        lease = charge.lease
+    def _see_to(self, lease: Lease, now: float) -> None:
         if now + 0.001 >= lease.deadline:
             lease.lose(_end(lease, now))
         elif lease.final:
-            self._plan(charge, lease.deadline)
+            self._plan(lease, lease.deadline)
         elif lease.wish.keep_alive and not (lease.grip and lease.grip()):
             _log.warning("a guard of %r was dropped without release: it is not renewed any more", lease.wish.name)
         elif lease.wish.keep_alive:
-            self._renew(charge, now)
+            self._renew(lease, now)
         else:
-            self._plan(charge, lease.deadline)
+            self._plan(lease, lease.deadline)
 
-    def _renew(self, charge: _Charge, asked: float) -> None:
-        lease, wish = charge.lease, charge.lease.wish
+    def _renew(self, lease: Lease, asked: float) -> None:
+        wish = lease.wish
 
         def answered(answer: Answer) -> None:
             if lease.spent or lease.lost:
@@ -114,13 +114,13 @@ class Keeper:
                 lease.lose("the store says that its lease has ended", answer)
             elif isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED:
                 lease.extended(asked)
-                self._plan(charge, self._next_renewal(lease))
+                self._plan(lease, self._next_renewal(lease))
             else:
                 pause = min(wish.lease / 10, wish.renew_every, 1.0) * random.uniform(0.5, 1.0)
-                self._plan(charge, self._clock.now() + pause)
+                self._plan(lease, self._clock.now() + pause)
 
         # Should no answer come at all, we look again at the deadline.
-        self._plan(charge, lease.deadline)
+        self._plan(lease, lease.deadline)
         # A renewal that hangs must leave time for another before the lease ends.
         bound = min(wish.lease / 3, wish.patience, OPERATION)
         # Long leases may wait for a slow store when short ones cannot, so each size of bound has a lane of its own.
