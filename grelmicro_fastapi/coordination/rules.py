@@ -31,6 +31,7 @@ from grelmicro_fastapi.coordination.state import (
     made_reply,
 )
 from grelmicro_fastapi.coordination.turns import Wakes, blocked_until, call_next, give_up, settle, writer_leaves
+from grelmicro_fastapi.coordination.uncontended import alone
 
 
 def step(state: State, command: Command, now: int, claim: int = CLAIM) -> Reply:
@@ -40,6 +41,8 @@ def step(state: State, command: Command, now: int, claim: int = CLAIM) -> Reply:
     """
     if state.version > VERSION:
         return Reply(Verdict.NEWER, 0)
+    if short := alone(state, command, now):
+        return short
     wakes: Wakes = []
     mortal = state.writer or state.readers or state.seats or state.graves
     buried = bool(mortal) and _bury(state, now, claim, wakes)
@@ -80,12 +83,11 @@ def step(state: State, command: Command, now: int, claim: int = CLAIM) -> Reply:
 
 def _bury(state: State, now: int, claim: int, wakes: Wakes) -> bool:
     buried = False
-    if state.readers or state.graves:
-        for leases in (state.readers, state.graves):
-            if dead := [token for token, until in leases.items() if until <= now]:
-                buried = True
-                for token in dead:
-                    del leases[token]
+    for leases in (state.readers, state.graves):
+        if leases and min(leases.values()) <= now:
+            buried = True
+            for token in [token for token, until in leases.items() if until <= now]:
+                del leases[token]
     if state.seats and any(seat.until <= now for seat in state.seats):
         buried = True
         state.seats = [seat for seat in state.seats if seat.until > now]
