@@ -11,7 +11,6 @@ from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.futures import settle, sleep, within
 from grelmicro_fastapi.coordination.holder import Holder
 from grelmicro_fastapi.coordination.leadership import Leadership
-from grelmicro_fastapi.coordination.lease import Lease
 from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import CoordinationError, DrainingError, NotLeaderError
 
@@ -125,10 +124,8 @@ class Campaign:
                 await sleep(self.crew.clock, self._pause * random.uniform(0.8, 1.2))
 
     async def _stand(self) -> Leadership:
-        grant = await self.crew.take(self._wish, None)
         holder = Holder(asyncio.current_task(), self)
-        lease = Lease(self.crew, self._wish, grant, holder)
-        self.crew.took(lease)
+        lease = await self.crew.take(self._wish, None, holder)
         return Leadership(lease, holder, self.crew.keep(lease))
 
     async def _lead(self, leadership: Leadership) -> None:

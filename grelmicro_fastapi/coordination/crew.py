@@ -10,8 +10,8 @@ from typing import Protocol
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.courier import Courier
 from grelmicro_fastapi.coordination.futures import sleep
-from grelmicro_fastapi.coordination.holder import Grip
-from grelmicro_fastapi.coordination.identity import Owner, mint, owner
+from grelmicro_fastapi.coordination.holder import Grip, Holder
+from grelmicro_fastapi.coordination.identity import mint, owner
 from grelmicro_fastapi.coordination.keeper import Keeper
 from grelmicro_fastapi.coordination.lease import Lease
 from grelmicro_fastapi.coordination.parcel import OPERATION
@@ -19,7 +19,7 @@ from grelmicro_fastapi.coordination.register import Register
 from grelmicro_fastapi.coordination.state import Acquire, Reply, Verdict, made_acquire
 from grelmicro_fastapi.coordination.store import Store
 from grelmicro_fastapi.coordination.waiting import Waiting
-from grelmicro_fastapi.coordination.wish import Grant, Wish, made_grant, stale
+from grelmicro_fastapi.coordination.wish import Grant, Wish, stale
 from grelmicro_fastapi.errors import (
     BackendError,
     DrainingError,
@@ -50,6 +50,7 @@ class Crew:
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.clock = clock
+        self._now = clock.now
         self.courier = Courier(store, clock)
         register = Register()
         self.nests, self.took = register.nests, register.took
@@ -95,26 +96,31 @@ class Crew:
             await sleep(self.clock, 0.01)
         return True
 
-    async def take(self, wish: Wish, timeout: float | None) -> Grant:
+    async def take(self, wish: Wish, timeout: float | None, holder: Holder) -> Lease:
         """Acquire within `timeout` seconds (None: without end, 0: one attempt); nothing is left behind otherwise."""
         if self.draining:
             raise _drained()
-        if timeout == 0:
-            return await self._try(wish)
-        return await self._wait(wish, timeout)
+        grant = await (self._try(wish) if timeout == 0 else self._wait(wish, timeout))
+        # From here to the caller there is no await: nothing can come between the grant and its guard.
+        lease = Lease(self, wish, *grant, holder)
+        self.took(lease)
+        return lease
 
-    def take_at_once(self, wish: Wish, who: Owner) -> Grant | None:
+    def take_at_once(self, wish: Wish, holder: Holder) -> Lease | None:
         """Acquire where that needs no waiting: the store is in our memory, the lock is free, and nobody queues."""
         at_once, queues = self.courier.at_once, self.waiting.queues
         if at_once is None or self.draining or (queues and (wish.key, wish.mode) in queues):
             return None
-        asked, token = self.clock.now(), mint(wish.worker, who)
+        # No time passes here, so only a lease that is shorter than its margin could be over at once.
+        if wish.trusted <= 0 or self.nests(wish, holder.owner):
+            return None
+        asked, token = self._now(), mint(wish.worker, holder.owner)
         command = made_acquire((token, wish.mode, wish.ttl, "", 0, False, wish.expect, wish.note))
         answer = at_once(wish.key, command, self.courier.pace.claim)
         if isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED:
-            grant = made_grant((token, asked, answer))
-            # No time has passed, so only a lease that is shorter than its margin can be over.
-            return grant if wish.trusted > 0 else self._checked(wish, grant)
+            lease = Lease(self, wish, token, asked, answer, holder)
+            self.took(lease)
+            return lease
         return None
 
     def keep(self, lease: Lease) -> Grip | None:

@@ -17,16 +17,14 @@ class Guard:
 
     mode: ClassVar[Mode]
 
-    # Most guards are held for a moment and released: only what differs then is set.
-    _left = False
-    _lost = False
-
-    def __init__(self, lease: Lease, holder: Holder, grip: Grip | None) -> None:
+    def __init__(self, lease: Lease, holder: Holder, grip: Grip | None = None) -> None:
         self.lease = lease
         """What this is the proof of. For the library's own rooms."""
         self._grip = grip
         self.holder = holder
         """Who holds it. For the library's own rooms."""
+        self._left = False
+        self._lost = False
 
     @property
     def name(self) -> str:
@@ -82,8 +80,7 @@ class Guard:
         """
         lease, lost = self.lease, self.lost
         if error is None and not lost and not self._left:
-            self._let_go(lost=False)
-            if lease.holders or not lease.release_at_once(Poison.CLEAR):
+            if not self._given_back(Poison.CLEAR):
                 await self._give_back(Poison.CLEAR)
             return
         gone = self._gone() if lost else None
@@ -113,6 +110,12 @@ class Guard:
         if self._left and not self.lease.spent:
             return LockNotOwnedError(f"this guard of {self.name!r} was released: acquire again")
         return self.lease.gone()
+
+    def _given_back(self, poison: Poison) -> bool:
+        """Release in this very step, where the store is in our memory. False: the rest is for `_give_back`."""
+        self._let_go(lost=False)
+        lease = self.lease
+        return not lease.holders and lease.release_at_once(poison)
 
     def _let_go(self, *, lost: bool) -> None:
         """Whoever has left keeps nothing alive."""
@@ -157,7 +160,8 @@ class LockHandle(Guard):
         Past the deadline the store is still asked: raises `LockNotOwnedError` if the lease had ended there. Raises
         `BackendError` if it does not say: then it is tried in the background, and may be called again.
         """
-        await self._give_back(Poison.CLEAR)
+        if self._left or self.lost or not self._given_back(Poison.CLEAR):
+            await self._give_back(Poison.CLEAR)
 
 
 @final
@@ -178,7 +182,8 @@ class ReadGuard(Guard):
 
     async def release(self) -> None:
         """Give the lock back. Does nothing the second time. Raises as `LockHandle.release` does."""
-        await self._give_back(Poison.CLEAR)
+        if self._left or self.lost or not self._given_back(Poison.CLEAR):
+            await self._give_back(Poison.CLEAR)
 
 
 @final
@@ -206,7 +211,8 @@ class WriteGuard(Guard):
         """
         if not isinstance(poison, Poison):
             poison = Poison.SET if poison else Poison.CLEAR
-        await self._give_back(poison)
+        if self._left or self.lost or not self._given_back(poison):
+            await self._give_back(poison)
 
     async def downgrade(self) -> ReadGuard:
         """Publish: become a reader under the same fence, with no gap in which a writer could slip in.

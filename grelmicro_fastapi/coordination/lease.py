@@ -17,7 +17,7 @@ from grelmicro_fastapi.coordination.parcel import OPERATION, RENEWALS, silence
 from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Reply, Verdict, made_release
 from grelmicro_fastapi.coordination.store import Answer
 from grelmicro_fastapi.coordination.waiting import Waiting
-from grelmicro_fastapi.coordination.wish import Grant, Wish
+from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import BackendError, LockNotOwnedError
 
 _log = logging.getLogger("grelmicro_fastapi.coordination")
@@ -55,16 +55,13 @@ class Lease:
     limit = math.inf
     final = False
     lost = False
-    spent = False
     watchers: tuple["asyncio.Future[None]", ...] = ()
-    _answer: Answer | None = None
     _leaving = False
     _doubtful = False
     _cancelled: "asyncio.Task[object] | None" = None
     _calm = 0
 
-    def __init__(self, crew: Serves, wish: Wish, grant: Grant, holder: Holder) -> None:
-        token, asked, reply = grant
+    def __init__(self, crew: Serves, wish: Wish, token: str, asked: float, reply: Reply, holder: Holder) -> None:
         self.crew = crew
         self.wish = wish
         self.token = token
@@ -72,6 +69,8 @@ class Lease:
         self.poisoned = reply.poisoned
         self.confirmed = asked
         self.holders = [holder]
+        self.spent = False
+        self._answer: Answer | None = None
         self.deadline = asked + wish.trusted
         if wish.max_hold is not None:
             self.limit = asked + wish.max_hold
@@ -147,7 +146,7 @@ class Lease:
         if reply.verdict is not Verdict.GRANTED:
             self.lost = True
             raise self.gone()
-        reader = Lease(self.crew, wish, Grant(self.token, asked, reply), self.holders[0])
+        reader = Lease(self.crew, wish, self.token, asked, reply, self.holders[0])
         reader.limit = self.limit
         reader.deadline = min(reader.deadline, self.limit)
         if not reader.valid:
@@ -159,12 +158,16 @@ class Lease:
 
     def release_at_once(self, poison: Poison) -> bool:
         """Give it back where the store is in our memory. Otherwise, or if it was not held any more: False."""
-        if not self.crew.courier.at_once or self.spent:
+        crew, wish, at_once = self.crew, self.wish, self.crew.courier.at_once
+        if at_once is None or self.spent:
             return False
         self.spent = True
         if self.watchers:
             self.tell()
-        answer = self._send_release(poison)
+        command = made_release((self.token, wish.min_hold_ms, poison))
+        answer = self._answer = at_once(wish.key, command, crew.courier.pace.claim)
+        if crew.waiting.queues:
+            crew.waiting.released(wish.key)
         return isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED
 
     async def release(self, poison: Poison) -> None:
@@ -201,15 +204,12 @@ class Lease:
         if not self.spent:
             self.lost = self.lost or self.crew.clock.now() >= self.deadline
             self.spent = True
-            if self.watchers:
-                self.tell()
+            self.tell()
 
     def _send_release(self, poison: Poison) -> Answer | None:
         crew, wish, courier = self.crew, self.wish, self.crew.courier
         command = made_release((self.token, wish.min_hold_ms, poison))
-        if courier.at_once:
-            self._answer = courier.at_once(wish.key, command, courier.pace.claim)
-        elif not self._leaving:
+        if not self._leaving:
             self._answer, self._leaving = None, True
             courier.post(wish.key, command, partial(self._left, command), later=True)
         if crew.waiting.queues:

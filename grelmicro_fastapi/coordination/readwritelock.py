@@ -44,7 +44,7 @@ class WriteView(View[WriteGuard]):
         expectation: nobody knows what it holds.
         """
         wish = self._wish if expect is None else replace(self._wish, expect=expect)
-        return await self._take(wish, timeout)
+        return self._at_once(wish, timeout) or await self._take(wish, timeout)
 
     @property
     def from_thread(self) -> "ThreadWriteView":

@@ -49,7 +49,6 @@ class Register:
     def took(self, lease: Lease) -> None:
         """Count a lease as held here, by its first holder."""
         held, key = self._held, lease.wish.key
-        lease.home = self
         if key in held:
             self._shared(key)[lease.holders[0].owner] = lease
         else:
@@ -57,6 +56,7 @@ class Register:
                 self._forget_the_dead()
             held[key] = lease
         if lease.wish.mode is Mode.READ:
+            lease.home = self
             before = _reading.get()
             _reading.set((*[other for other in before if other.valid], lease) if before else (lease,))
 

@@ -91,7 +91,7 @@ class TaskLock(Held[LockHandle]):
 
     async def acquire(self) -> LockHandle:
         """Acquire in one attempt. Raises `WouldBlockError` if somebody holds it, or held it too short a time ago."""
-        return await self._take(self._wish, 0)
+        return self._at_once(self._wish, 0) or await self._take(self._wish, 0)
 
     async def refresh(self) -> None:
         """Let the lease start anew: for work that takes longer. Raises as `Guard.extend`."""

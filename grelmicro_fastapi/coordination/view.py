@@ -47,7 +47,7 @@ class Held(AsyncContextDecorator, Generic[G]):
 
     async def enter(self) -> G:
         """Acquire as `async with` does."""
-        return await self._take(self._wish, self._patience)
+        return self._at_once(self._wish, self._patience) or await self._take(self._wish, self._patience)
 
     async def extend(self) -> None:
         """Extend what this task acquired through this object. Raises as `Guard.extend`."""
@@ -82,7 +82,7 @@ class Held(AsyncContextDecorator, Generic[G]):
         return lease.token in state.readers or (state.writer is not None and state.writer.token == lease.token)
 
     async def __aenter__(self) -> G:
-        guard = await self._take(self._wish, self._patience)
+        guard = self._at_once(self._wish, self._patience) or await self._take(self._wish, self._patience)
         who = guard.holder.owner
         self._entered[who] = (guard, self._entered.get(who))
         return guard
@@ -106,19 +106,24 @@ class Held(AsyncContextDecorator, Generic[G]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._wish.key!r}>"
 
-    async def _take(self, wish: Wish, timeout: float | None) -> G:
+    def _at_once(self, wish: Wish, timeout: float | None) -> G | None:
+        """Acquire in this very step, where nobody has to be waited for; otherwise None, and `_take` is next."""
         if timeout is not None and not 0 <= timeout < math.inf:
             raise ValueError(f"timeout= is None or a number of seconds from 0 up, not {timeout!r}")
-        crew, who = crew_of(self._source), owner()
-        holder = Holder(who, self)
-        if joined := crew.nests(wish, who):
+        holder = Holder(owner(), self)
+        lease = crew_of(self._source).take_at_once(wish, holder)
+        return self._bound(lease, holder) if lease else None
+
+    async def _take(self, wish: Wish, timeout: float | None) -> G:
+        crew, holder = crew_of(self._source), Holder(owner(), self)
+        if joined := crew.nests(wish, holder.owner):
             crew.joined(joined, holder)
             return self._guard(joined, holder, joined.grip() if joined.grip else None)
-        grant = crew.take_at_once(wish, who) or await crew.take(wish, timeout)
-        # From here to the caller there is no await: nothing can come between the grant and its guard.
-        lease = Lease(crew, wish, grant, holder)
-        crew.took(lease)
-        return self._guard(lease, holder, crew.keep(lease) if wish.keep_alive or wish.cancels else None)
+        return self._bound(await crew.take(wish, timeout, holder), holder)
+
+    def _bound(self, lease: Lease, holder: Holder) -> G:
+        wish = lease.wish
+        return self._guard(lease, holder, lease.crew.keep(lease) if wish.keep_alive or wish.cancels else None)
 
     def _crew(self) -> Crew:
         return crew_of(self._source)
@@ -141,12 +146,12 @@ class View(Held[G]):
         `LockReentrantError` or `LockUpgradeError` if this task holds it already, `DrainingError` while the process
         shuts down, `QueueFullError` if too many wait here. Whatever it raises, nothing is left held.
         """
-        return await self._take(self._wish, timeout)
+        return self._at_once(self._wish, timeout) or await self._take(self._wish, timeout)
 
     async def acquire_nowait(self) -> G:
         """Acquire in one attempt. Raises `WouldBlockError` if somebody else holds it, and otherwise as `acquire`."""
         try:
-            return await self._take(self._wish, 0)
+            return self._at_once(self._wish, 0) or await self._take(self._wish, 0)
         except LockTimeoutError as busy:
             raise WouldBlockError(str(busy)) from None
 
