@@ -113,21 +113,20 @@ class Guard:
 
     def _given_back(self, poison: Poison) -> bool:
         """Release in this very step, where the store is in our memory. False: the rest is for `_give_back`."""
-        self._let_go(lost=False)
         lease = self.lease
+        self._let_go()
         return not lease.holders and lease.release_at_once(poison)
 
-    def _let_go(self, *, lost: bool) -> None:
+    def _let_go(self) -> None:
         """Whoever has left keeps nothing alive."""
-        self._lost = lost
-        self._left = True
-        self._grip = None
+        self._left, self._grip = True, None
         self.lease.crew.parted(self.lease, self.holder)
 
     async def _give_back(self, poison: Poison) -> None:
         lease = self.lease
         if not self._left:
-            self._let_go(lost=self.lost)
+            self._lost = self.lost
+            self._let_go()
         if lease.holders:
             # Others that joined this lease go on with it.
             lease.tell()

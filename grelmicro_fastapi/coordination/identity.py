@@ -58,7 +58,7 @@ def owner() -> Owner:
 def mint(worker: str | None, owner: Owner) -> str:
     """Make the token of a new attempt of that owner: never given out before, not to be guessed."""
     process = _process
-    if isinstance(owner, ThreadOwner):
+    if type(owner) is ThreadOwner:
         return f"{worker or process.worker}:thread:{owner.thread}:{next(process.attempts)}.{process.secret}"
     return f"{worker or process.worker}:task:{id(owner)}:{next(process.attempts)}.{process.secret}"
 

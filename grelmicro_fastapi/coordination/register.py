@@ -18,13 +18,13 @@ class Register:
     """Knows the leases of one loop: what a task holds it must not wait for."""
 
     def __init__(self) -> None:
-        # Nearly every key has one lease at a time; only a shared one needs to be searched by owner.
-        self._held: dict[str, Lease | dict[Owner, Lease]] = {}
+        self.leases: dict[str, Lease | dict[Owner, Lease]] = {}
+        """By key. Nearly every key has one lease at a time; only a shared one needs to be searched by owner."""
         self._crowded = 1024
 
     def nests(self, wish: Wish, who: Owner) -> Lease | None:
         """Return the read lease to join, if any. Raises if the owner would wait for itself."""
-        if wish.key not in self._held:
+        if wish.key not in self.leases:
             return None
         lease = self._of(wish.key, who)
         if lease is not None and lease.valid:
@@ -48,7 +48,7 @@ class Register:
 
     def took(self, lease: Lease) -> None:
         """Count a lease as held here, by its first holder."""
-        held, key = self._held, lease.wish.key
+        held, key = self.leases, lease.wish.key
         if key in held:
             self._shared(key)[lease.holders[0].owner] = lease
         else:
@@ -63,7 +63,7 @@ class Register:
     def joined(self, lease: Lease, holder: Holder) -> None:
         """Count one more holder of a lease."""
         lease.holders.append(holder)
-        if self._held.get(lease.wish.key) is not lease:
+        if self.leases.get(lease.wish.key) is not lease:
             self._shared(lease.wish.key)[holder.owner] = lease
 
     def parted(self, lease: Lease, holder: Holder) -> None:
@@ -72,14 +72,14 @@ class Register:
         if holder not in holders:
             return
         holders.remove(holder)
-        held = self._held.get(key)
+        held = self.leases.get(key)
         if held is lease:
             if not holders:
-                del self._held[key]
+                del self.leases[key]
         elif isinstance(held, dict) and held.get(holder.owner) is lease:
             del held[holder.owner]
             if not held:
-                del self._held[key]
+                del self.leases[key]
 
     def taken(self, key: str, source: object) -> Lease | None:
         """The lease that the running task took through that object, lost or not, or None."""
@@ -93,28 +93,28 @@ class Register:
 
     def held(self) -> Iterator[Lease]:
         """Every valid lease of this loop."""
-        for key in list(self._held):
+        for key in list(self.leases):
             yield from {lease: None for lease in self._all(key) if lease.valid}
 
     def _of(self, key: str, who: Owner) -> Lease | None:
-        held = self._held.get(key)
+        held = self.leases.get(key)
         if isinstance(held, dict):
             return held.get(who)
         return held if held and any(holder.owner is who for holder in held.holders) else None
 
     def _all(self, key: str) -> Iterable[Lease]:
-        held = self._held.get(key)
+        held = self.leases.get(key)
         return list(held.values()) if isinstance(held, dict) else [held] if held else []
 
     def _shared(self, key: str) -> dict[Owner, Lease]:
-        held = self._held.get(key)
+        held = self.leases.get(key)
         if not isinstance(held, dict):
-            held = self._held[key] = {} if held is None else {holder.owner: held for holder in held.holders}
+            held = self.leases[key] = {} if held is None else {holder.owner: held for holder in held.holders}
         return held
 
     def _forget_the_dead(self) -> None:
         """Drop what was never given back and has ended by itself."""
-        for key in list(self._held):
+        for key in list(self.leases):
             if not any(lease.valid for lease in self._all(key)):
-                del self._held[key]
-        self._crowded = max(1024, 2 * len(self._held))
+                del self.leases[key]
+        self._crowded = max(1024, 2 * len(self.leases))

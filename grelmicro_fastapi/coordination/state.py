@@ -6,7 +6,7 @@ Instants and lengths are whole milliseconds, instants on the store's own clock. 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from types import MethodType
 from typing import Any, NamedTuple, TypeVar, cast
 
 T = TypeVar("T")
@@ -199,7 +199,7 @@ class Reply(NamedTuple):
 
 def maker(kind: type[T]) -> Callable[[tuple[Any, ...]], T]:
     """A constructor of a named tuple from all of its values: less than half the cost of the usual one."""
-    return partial(cast("Callable[[type[T], tuple[Any, ...]], T]", tuple.__dict__["__new__"]), kind)
+    return cast("Callable[[tuple[Any, ...]], T]", MethodType(tuple.__dict__["__new__"], kind))
 
 
 # For the two commands, and their replies, that every uncontended hold is made of.

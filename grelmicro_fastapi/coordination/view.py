@@ -110,20 +110,19 @@ class Held(AsyncContextDecorator, Generic[G]):
         """Acquire in this very step, where nobody has to be waited for; otherwise None, and `_take` is next."""
         if timeout is not None and not 0 <= timeout < math.inf:
             raise ValueError(f"timeout= is None or a number of seconds from 0 up, not {timeout!r}")
-        holder = Holder(owner(), self)
-        lease = crew_of(self._source).take_at_once(wish, holder)
-        return self._bound(lease, holder) if lease else None
+        crew, holder = crew_of(self._source), Holder(owner(), self)
+        lease = crew.take_at_once(wish, holder)
+        if lease is None:
+            return None
+        return self._guard(lease, holder, crew.keep(lease) if wish.keep_alive or wish.cancels else None)
 
     async def _take(self, wish: Wish, timeout: float | None) -> G:
         crew, holder = crew_of(self._source), Holder(owner(), self)
         if joined := crew.nests(wish, holder.owner):
             crew.joined(joined, holder)
             return self._guard(joined, holder, joined.grip() if joined.grip else None)
-        return self._bound(await crew.take(wish, timeout, holder), holder)
-
-    def _bound(self, lease: Lease, holder: Holder) -> G:
-        wish = lease.wish
-        return self._guard(lease, holder, lease.crew.keep(lease) if wish.keep_alive or wish.cancels else None)
+        lease = await crew.take(wish, timeout, holder)
+        return self._guard(lease, holder, crew.keep(lease))
 
     def _crew(self) -> Crew:
         return crew_of(self._source)

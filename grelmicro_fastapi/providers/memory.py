@@ -10,7 +10,7 @@ from typing import Self
 
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.rules import step
-from grelmicro_fastapi.coordination.state import CLAIM, Command, Purge, Reply, State, Vacate, Verdict
+from grelmicro_fastapi.coordination.state import CLAIM, VERSION, Command, Purge, Reply, State, Vacate, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask, Scope, Snapshot, Wake, Woken
 from grelmicro_fastapi.providers.base import Provider, newer
 
@@ -74,10 +74,10 @@ class MemoryStore:
             state = states.kept.get(key)
             if state is None:
                 reply = self._begin(key, command, claim)
+            elif state.version > VERSION:
+                return newer(key, state.version)
             else:
                 reply = step(state, command, int((states.time() + states.ahead) * 1000), claim)
-                if reply.verdict is Verdict.NEWER:
-                    return newer(key, state.version)
         finally:
             lock.release()
         if reply.wakes:
