@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.providers.networked import networked as networked
+from tests.providers.networked import networked_server as networked_server
 from tests.servers.kubernetes import kubernetes as kubernetes
 from tests.servers.postgres import pgbouncer_url as pgbouncer_url
 from tests.servers.postgres import postgres as postgres

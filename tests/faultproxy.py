@@ -26,6 +26,26 @@ class Fault:
 
 
 @dataclass
+class Held:
+    """One connection that is slow while the others run: from the first bytes that hold `marker`, nothing of it arrives.
+
+    What is held is on its way: it arrives in the end, even if its sender has long hung up.
+    """
+
+    direction: Direction
+    marker: bytes
+    came: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when something is held."""
+    _free: asyncio.Event = field(default_factory=asyncio.Event)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def arrive(self) -> None:
+        """Let it go, and wait until it is there: until a server has answered it, or has hung up after reading it."""
+        self._free.set()
+        await self._arrived.wait()
+
+
+@dataclass
 class FaultProxy:
     """Listens on `port` and speaks to the server at `target`."""
 
@@ -35,12 +55,22 @@ class FaultProxy:
     down: Fault = field(default_factory=Fault)
     connections: int = 0
     refuses: bool = False
+    apart: dict[int, Fault] = field(default_factory=dict)
+    """What happens to both directions of one connection, by its number from 1 on, instead of `up` and `down`."""
+    _held: list[Held] = field(default_factory=list)
     _streams: set[asyncio.StreamWriter] = field(default_factory=set)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
 
     def heal(self) -> None:
         """From now on nothing is done to new bytes."""
         self.up, self.down, self.refuses = Fault(), Fault(), False
+        self.apart.clear()
+
+    def hold(self, direction: Direction, marker: str) -> Held:
+        """Slow down the one connection that first says `marker` in that direction."""
+        held = Held(direction, marker.encode())
+        self._held.append(held)
+        return held
 
     def cut(self) -> None:
         """End every connection that is open."""
@@ -57,27 +87,49 @@ class FaultProxy:
         except OSError:
             writer.transport.abort()
             return
-        pair = (writer, server_writer)
-        self._streams.update(pair)
+        connection = _Connection(self, self.connections, (writer, server_writer))
+        self._streams.update(connection.streams)
         try:
             await asyncio.gather(
-                self._pump("up", reader, server_writer, pair), self._pump("down", server_reader, writer, pair)
+                connection.pump("up", reader, server_writer), connection.pump("down", server_reader, writer)
             )
         finally:
-            for stream in pair:
-                self._streams.discard(stream)
-                stream.transport.abort()
+            self._streams.difference_update(connection.streams)
+            connection.abort()
 
-    async def _pump(
-        self,
-        direction: Direction,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
-    ) -> None:
+    def fault(self, number: int, direction: Direction) -> Fault:
+        """What happens to what that connection says now."""
+        if number in self.apart:
+            return self.apart[number]
+        return self.up if direction == "up" else self.down
+
+    def holds(self, direction: Direction, data: bytes) -> Held | None:
+        """Is this what somebody waits for, to hold it?"""
+        found = next((one for one in self._held if one.direction == direction and one.marker in data), None)
+        if found:
+            self._held.remove(found)
+        return found
+
+
+class _Connection:
+    """Two pumps."""
+
+    def __init__(self, proxy: FaultProxy, number: int, streams: tuple[asyncio.StreamWriter, ...]) -> None:
+        self.streams = streams
+        self._proxy = proxy
+        self._number = number
+        self._unanswered: list[Held] = []
+
+    async def pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
-                fault: Fault = getattr(self, direction)
+                if direction == "down":
+                    self._answered()
+                if held := self._proxy.holds(direction, data):
+                    held.came.set()
+                    await held._free.wait()
+                    self._unanswered.append(held)
+                fault = self._proxy.fault(self._number, direction)
                 if fault.delay:
                     await asyncio.sleep(fault.delay)  # the network's own time
                 if fault.drop:
@@ -86,17 +138,34 @@ class FaultProxy:
                     writer.write(data[: fault.cut_after])
                     await writer.drain()
                     # An orderly end: what was written arrives.
-                    for stream in pair:
+                    for stream in self.streams:
                         stream.close()
                     return
                 if fault.cut_after is not None:
                     fault.cut_after -= len(data)
                 if fault.reset:
-                    break
+                    self.abort()
+                    return
                 writer.write(data)
                 await writer.drain()
-        for stream in pair:
+                if direction == "down":
+                    self._answered()
+        if direction == "up":
+            # A sender who hangs up calls nothing back: the server reads to the end, and hangs up then.
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+            return
+        self.abort()
+
+    def abort(self) -> None:
+        for stream in self.streams:
             stream.transport.abort()
+        self._answered()
+
+    def _answered(self) -> None:
+        for held in self._unanswered:
+            held._arrived.set()
+        self._unanswered.clear()
 
 
 @asynccontextmanager

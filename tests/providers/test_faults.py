@@ -1,63 +1,27 @@
-"""Locks over a network that fails: whatever is lost, cut or late, nothing is left behind and nobody is left waiting.
-
-A provider that speaks to a server adds itself to `NETWORKED`: the fixture of its server, and how to connect to a port
-with short timeouts.
-"""
+"""Locks over a network that fails: whatever is lost, cut or late, nothing is left behind and nobody is left waiting."""
 
 import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from grelmicro_fastapi.coordination.guards import Guard, WriteGuard
 from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock
-from grelmicro_fastapi.coordination.store import Snapshot
-from grelmicro_fastapi.errors import BackendError, CoordinationError, WouldBlockError
+from grelmicro_fastapi.errors import BackendError, WouldBlockError
 from grelmicro_fastapi.providers.base import Provider
-from grelmicro_fastapi.providers.postgres import PostgresProvider
 from grelmicro_fastapi.providers.redis import RedisProvider
 from grelmicro_fastapi.providers.valkey import ValkeyProvider
 from tests.faultproxy import Fault, FaultProxy, fault_proxy
+from tests.providers.networked import SHORT, Networked, mine, persistent, settled, state_of
 from tests.servers.redis import Server
 
 pytestmark = pytest.mark.anyio
 
-SHORT = 0.3
 _names = itertools.count()
 
-
-@dataclass(frozen=True)
-class Networked:
-    name: str
-    server: str
-    port: Callable[[Any], int]
-    connect: Callable[[Any, int], Provider]
-
-
-NETWORKED = [
-    Networked(
-        "redis",
-        "valkey_server",
-        lambda server: int(server.port),
-        lambda _, port: RedisProvider(f"redis://127.0.0.1:{port}", connect_timeout=SHORT, operation_timeout=SHORT),
-    ),
-    Networked(
-        "valkey",
-        "valkey_server",
-        lambda server: int(server.port),
-        lambda _, port: ValkeyProvider(f"valkey://127.0.0.1:{port}", connect_timeout=SHORT, operation_timeout=SHORT),
-    ),
-    Networked(
-        "postgres",
-        "postgres",
-        lambda server: int(server.port),
-        lambda _, port: PostgresProvider(f"postgresql://postgres@127.0.0.1:{port}/postgres", timeout=SHORT),
-    ),
-]
 
 FAULTS: dict[str, Callable[[FaultProxy], object]] = {
     "the request is reset": lambda proxy: setattr(proxy, "up", Fault(reset=True)),
@@ -77,25 +41,6 @@ STEPS: dict[str, Step] = {
     "downgrade": lambda lock, guard: guard.downgrade(),
     "release": lambda lock, guard: guard.release(),
 }
-
-
-@pytest.fixture(params=NETWORKED, ids=lambda row: row.name)
-def networked(request: pytest.FixtureRequest) -> Networked:
-    row: Networked = request.param
-    return row
-
-
-@pytest.fixture
-def networked_server(networked: Networked, request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(networked.server)
-
-
-def mine(name: str, provider: Provider) -> ReadWriteLock:
-    return ReadWriteLock(name, backend=provider, lease_duration=20)
-
-
-async def state_of(provider: Provider, name: str) -> Snapshot:
-    return await provider.backend.crew().store.peek(f"rwlock:{name}")
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["waited-for", "cancelled"])
@@ -146,27 +91,6 @@ async def test_whatever_is_lost_on_the_way_nothing_is_left_behind(
             await settled(await persistent(lock.write.acquire))
         kept, _ = await state_of(there, name)
         assert (kept.writer, kept.readers, kept.seats, kept.poisoned) == (None, {}, [], False)
-
-
-async def persistent(acquire: Callable[[], Awaitable[WriteGuard]]) -> WriteGuard:
-    while True:
-        try:
-            return await acquire()
-        except BackendError:
-            await asyncio.sleep(0.01)  # the network heals on its own clock
-
-
-async def settled(guard: Guard) -> None:
-    """A release may be asked for again while its outcome is unknown."""
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                await guard.release()
-            except BackendError:
-                continue
-            except CoordinationError:
-                return
-            return
 
 
 async def test_everybody_who_waits_is_served_although_the_line_is_cut_again_and_again(
