@@ -1,5 +1,6 @@
 """What `make bench` prints."""
 
+import math
 import os
 import platform
 import statistics
@@ -39,7 +40,7 @@ def cells(result: Result) -> tuple[str, str, str, str, str, str]:
     """The words of one line."""
     row = result.row
     unit = f" {row.unit}".rstrip()
-    budget = f"{_round(row.budget)}{unit}"
+    budget = "none" if math.isinf(row.budget) else f"{_round(row.budget)}{unit}"
     if not result.figures:
         return row.title, budget, "", "", result.verdict, ""
     low, high = result.interval

@@ -1,6 +1,7 @@
 """All rows in turn, again and again, so that whatever else the machine does befalls them alike."""
 
 import gc
+import math
 import random
 import statistics
 import traceback
@@ -40,7 +41,7 @@ class Result:
         """A budget is missed when the whole interval lies above it."""
         if self.failure:
             return "FAILED"
-        if not self.figures:
+        if not self.figures or math.isinf(self.row.budget):
             return "-"
         if self.figure <= self.row.budget:
             return "kept"

@@ -1,9 +1,13 @@
 """One line of the report: what is measured, against what, and what it may cost."""
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal
+
+NO_BUDGET = math.inf
+"""For a row that is there to be compared with, and promises nothing."""
 
 Block = Callable[[], Awaitable[float | Mapping[str, float]]]
 """Measure for a moment, and return a figure, or several by name. Less is better."""
