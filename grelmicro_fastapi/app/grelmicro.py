@@ -6,22 +6,22 @@ import math
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, params
 from starlette.applications import Starlette
 
 from grelmicro_fastapi import context
+from grelmicro_fastapi.app.leaving import ends, parts_close, released, told_to_stop, vacated
 from grelmicro_fastapi.app.runtime import Opened, Runtime
 from grelmicro_fastapi.app.signals import Signals
 from grelmicro_fastapi.app.workers import split
 from grelmicro_fastapi.context import Openable
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.coordination import Coordination
-from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.leaderelection import LeaderElection
-from grelmicro_fastapi.errors import BackendError, SettingsValidationError
+from grelmicro_fastapi.errors import SettingsValidationError
 from grelmicro_fastapi.providers.base import Provider
 from grelmicro_fastapi.tasks.tasks import Tasks
 from grelmicro_fastapi.web.health import health_router
@@ -29,8 +29,6 @@ from grelmicro_fastapi.web.install import install
 
 Part = Provider | Coordination | AbstractAsyncContextManager[Any]
 
-_TIDYING: Final = 5.0
-"""Seconds for burying what is dead, at the end. Leases end without it."""
 _log = logging.getLogger("grelmicro_fastapi.app")
 
 
@@ -45,9 +43,9 @@ class Grelmicro(Openable):
     locks that name no `backend=`; without one, the provider does. A value until it is opened: no connection and no loop
     at import. It may be opened again, and on several loops.
 
-    When the server is told to stop, leaders resign and waiting requests are sent away at once; at the end of the
-    lifespan the guards still held get `drain` seconds to be released. With `strict`, an app that it is installed in
-    does not start on a finding of the lint.
+    When the server is told to stop, or at the latest when the lifespan ends, leaders resign and waiting requests are
+    sent away at once; at the end of the lifespan the guards still held get `drain` seconds to be released. With
+    `strict`, an app that it is installed in does not start on a finding of the lint.
     """
 
     def __init__(self, uses: Iterable[Part | None] = (), *, drain: float = 5.0, strict: bool = False) -> None:
@@ -122,6 +120,7 @@ class Grelmicro(Openable):
         opened.users -= 1
         if opened.users == 0:
             del self._loops[loop]
+            ends(opened)
             await opened.stack.aclose()
 
     @asynccontextmanager
@@ -145,9 +144,9 @@ class Grelmicro(Openable):
         await opened.stack.enter_async_context(provider)
         loop, crew = asyncio.get_running_loop(), provider.backend.crew()
         opened.crews[provider.backend] = crew
+        opened.opens[crew] += 1
         for store in self._stores:
-            elects = store.election if isinstance(store, Coordination) else store
-            for backend in {store.backend, elects.backend}:
+            for backend in _backends(store):
                 backend.attach(loop, crew)
                 opened.stack.callback(backend.detach, loop)
 
@@ -157,11 +156,11 @@ class Grelmicro(Openable):
             await self._stand(opened, self._stand_in)
         for store in self._stores if self._stand_in is None else ():
             await stack.enter_async_context(store)
-            elects = store.election if isinstance(store, Coordination) else store
-            for backend in (store.backend, elects.backend):
+            for backend in _backends(store):
                 if backend not in crews:
                     crews[backend] = backend.crew()
-                    stack.push_async_callback(_vacate, backend)
+                    stack.push_async_callback(vacated, backend, crews[backend])
+                opened.opens[crews[backend]] += 1
         if warning := split(crew.store.scope for crew in crews.values()):
             _log.warning("%s", warning)
         # From here on the app answers on this loop: what opens now may use its locks.
@@ -169,39 +168,21 @@ class Grelmicro(Openable):
         stack.callback(context.closed, opened.runtime)
         for part in self._others:
             await stack.enter_async_context(part)
+        stack.callback(parts_close, opened)
         # Requests that hold guards may still use the parts.
         for crew in crews.values():
-            stack.push_async_callback(_release, crew, self._drain)
+            stack.push_async_callback(released, crew, self._drain)
         for leading in self._leading:
             await stack.enter_async_context(leading)
-        signals = Signals(partial(_begin_drain, opened))
+        signals = Signals(partial(told_to_stop, opened))
         signals.chain()
         stack.callback(signals.restore)
 
 
-def _begin_drain(opened: Opened) -> None:
-    """The server was told to stop: be not ready, resign, and send the waiting away. Held guards go on."""
-    if opened.runtime.draining:
-        return
-    opened.runtime.draining = True
-    _log.info("told to stop: leaders resign, and whoever waits is sent away")
-    for crew in opened.crews.values():
-        crew.drain()
-
-
-async def _release(crew: Crew, patience: float) -> None:
-    """Give requests that are still running, or being cancelled, the time to release what they hold."""
-    if not await crew.idle(patience):
-        _log.warning("guards are still held after %g s: their leases end by themselves", patience)
-
-
-async def _vacate(backend: Backend) -> None:
-    """Bury what is dead in a store that is about to be closed."""
-    try:
-        async with asyncio.timeout(_TIDYING):
-            await backend.crew().store.vacate()
-    except (BackendError, TimeoutError) as trouble:
-        _log.warning("the %s store was not tidied up, which does no harm: %s", backend.name, trouble)
+def _backends(store: Provider | Coordination) -> list[Backend]:
+    """Where it keeps locks, and where it elects leaders, if that is elsewhere."""
+    elects = store.election if isinstance(store, Coordination) else store
+    return list(dict.fromkeys([store.backend, elects.backend]))
 
 
 def _elections(parts: Iterable[Tasks | LeaderElection]) -> dict[str, LeaderElection]:

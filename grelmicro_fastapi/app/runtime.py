@@ -1,6 +1,7 @@
 """What one loop has open of an app."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
@@ -24,7 +25,7 @@ class Runtime:
         self.crews: dict[Backend, Crew] = {}
         """Who works for each store."""
         self.draining = False
-        """True from the moment the server was told to stop."""
+        """True from the moment the server was told to stop, or the lifespan ends."""
 
 
 class Opened:
@@ -33,6 +34,8 @@ class Opened:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.crews = runtime.crews
+        self.opens: Counter[Crew] = Counter()
+        """How often we opened the provider of each."""
         self.stack = AsyncExitStack()
         self.users = 0
         self.ready = False

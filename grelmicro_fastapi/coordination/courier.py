@@ -126,12 +126,17 @@ class Courier:
 
         self.post(key, command, answered, first=isinstance(command, Undo))
 
+    async def rest(self, patience: float) -> None:
+        """Let everything that is under way arrive, for so many seconds."""
+        if self._idle is None or self._idle.done():
+            self._idle = asyncio.get_running_loop().create_future()
+        self._rests()
+        await within(self.clock, patience, asyncio.shield(self._idle))
+
     async def close(self, patience: float) -> None:
         """Let everything that is under way arrive, for so many seconds; then stop. Safe to call twice."""
-        self._idle = asyncio.get_running_loop().create_future()
-        self._rests()
         try:
-            await within(self.clock, patience, self._idle)
+            await self.rest(patience)
         finally:
             self._closed = True
             carrying = [lane.task for lane in self._lanes.values() if lane.task]

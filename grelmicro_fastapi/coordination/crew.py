@@ -60,6 +60,8 @@ class Crew:
         self.waiting = Waiting(self.courier, clock, self.holds)
         self.keeper = Keeper(self.courier, clock)
         self.draining = False
+        self.users = 0
+        """How often its provider is open on this loop: whoever is not the last must not send others away."""
         self.candidacies: list[Candidacy] = []
         self._listener: asyncio.Task[None] | None = None
 

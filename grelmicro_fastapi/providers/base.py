@@ -19,12 +19,11 @@ _log = logging.getLogger("grelmicro_fastapi.providers")
 
 
 class _Opened:
-    """What one loop has open, and how many opened it."""
+    """What one loop has open. Its crew counts how many opened it."""
 
     def __init__(self, store: Store, crew: Crew) -> None:
         self.store = store
         self.crew = crew
-        self.users = 0
         self.ready = False
         self.turn = asyncio.Lock()
 
@@ -80,7 +79,7 @@ class Provider(Openable):
         """
         loop = asyncio.get_running_loop()
         opened = self._loops.get(loop) or self._prepare(loop)
-        opened.users += 1
+        opened.crew.users += 1
         try:
             async with opened.turn:
                 if not opened.ready:
@@ -98,8 +97,8 @@ class Provider(Openable):
         opened = self._loops.get(loop)
         if opened is None:
             return
-        opened.users -= 1
-        if opened.users:
+        opened.crew.users -= 1
+        if opened.crew.users:
             return
         del self._loops[loop]
         try:

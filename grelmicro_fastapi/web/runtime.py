@@ -25,7 +25,7 @@ class Runtime(Protocol):
 
     @property
     def draining(self) -> bool:
-        """True from the moment the server was told to stop."""
+        """True from the moment the server was told to stop, or the lifespan ends."""
         ...
 
 

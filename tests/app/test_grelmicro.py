@@ -18,7 +18,7 @@ from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.coordination.lock import Lock
 from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock
 from grelmicro_fastapi.coordination.state import Vacate
-from grelmicro_fastapi.errors import NotRunningError, SettingsValidationError
+from grelmicro_fastapi.errors import DrainingError, NotRunningError, SettingsValidationError
 from grelmicro_fastapi.providers.memory import MemoryProvider
 from grelmicro_fastapi.tasks.tasks import Tasks
 from grelmicro_fastapi.testing.clock import ManualClock
@@ -181,6 +181,62 @@ async def test_the_dead_are_buried_on_exit() -> None:
         assert state.writer is None
         assert state.poisoned
         assert abandoned.lost
+
+
+async def test_the_end_sends_the_waiting_away_before_it_waits_for_those_who_hold() -> None:
+    micro = Grelmicro(uses=[MemoryProvider()], drain=3600)
+    await micro.open()
+    lock, release = Lock("x"), asyncio.Event()
+
+    async def hold() -> None:
+        async with lock:
+            await release.wait()
+
+    holding = asyncio.create_task(hold())
+    waiting = asyncio.create_task(lock.acquire())
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(micro.close())
+    async with asyncio.timeout(10):
+        with pytest.raises(DrainingError):
+            await waiting
+    with pytest.raises(DrainingError):
+        await Lock("y").acquire()
+    assert not closing.done()
+    release.set()
+    await holding
+    await closing
+
+
+async def test_the_end_of_an_app_sends_nobody_away_who_uses_its_store_without_it() -> None:
+    memory = MemoryProvider()
+    outside = Lock("x", backend=memory)
+    async with memory, outside:
+        waiting = asyncio.create_task(outside.acquire())
+        await asyncio.sleep(0)
+        async with Grelmicro(uses=[Coordination(memory), memory], drain=0):
+            pass
+        assert not waiting.done()
+        await Lock("y", backend=memory).acquire()
+        waiting.cancel()
+
+
+async def test_what_was_given_up_has_arrived_when_the_app_is_closed() -> None:
+    memory = FlakyProvider()
+    async with memory:
+        micro = Grelmicro(uses=[memory])
+        await micro.open()
+        guard = await Lock("x").acquire()
+        memory.gate.clear()
+        releasing = asyncio.create_task(guard.release())
+        await asyncio.sleep(0)
+        releasing.cancel()
+        closing = asyncio.create_task(micro.close())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        memory.gate.set()
+        await closing
+        assert (await memory.backend.crew().store.peek("lock:x")).state.writer is None
 
 
 async def test_a_store_that_is_down_does_not_keep_the_app_from_closing(caplog: pytest.LogCaptureFixture) -> None:
