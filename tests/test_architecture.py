@@ -28,6 +28,7 @@ ONLY_IN = {
     "sqlite3": ("providers/sqlite",),
     "asyncpg": ("providers/postgres",),
     "redis": ("providers/redis",),
+    "hiredis": ("providers/redis",),
     "valkey": ("providers/valkey",),
     "kubernetes_asyncio": ("providers/kubernetes",),
     "aiohttp": ("providers/kubernetes",),

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from grelmicro_fastapi.coordination.store import Ask
+from grelmicro_fastapi.providers.redis_protocol import Word, pack
 from grelmicro_fastapi.providers.redis_site import Call, slot_of, tag
-from grelmicro_fastapi.providers.redis_wire import SHA, Word, said
+from grelmicro_fastapi.providers.redis_wire import SHA
 
 _TOGETHER = 1_000
 """Commands of one key in one call at the most: a server's stack bounds how many arguments a script can pass on."""
-_BEFORE = 9
-"""How many words of a call to one server come before its commands."""
 
 Part = tuple[str, list[int]]
 """A key, and the places in the batch of the commands for it that go in one call."""
@@ -24,8 +23,7 @@ class Calls:
         self._now = now
         self._sharded = sharded
         self._floor = f"{prefix}floor"
-        self._head = said(("EVALSHA", SHA, 2))
-        self._tail = said((self._floor, "", channel, "PUBLISH", self.speaks(0)))
+        self._speaks = self.speaks(0)
 
     def call(self, key: str, commands: Sequence[Word]) -> Call:
         """One call, for whatever server the key is on."""
@@ -35,17 +33,10 @@ class Calls:
             return Call(name, (1, name, now, self._channel, "SPUBLISH", self.speaks(slot_of(name)), *commands))
         return Call(name, (2, name, self._floor, now, self._channel, "PUBLISH", self.speaks(0), *commands))
 
-    def framed(self, key: str, commands: Sequence[Word]) -> bytes:
-        """The same call to one server, as it is sent. Most of it never changes."""
-        name = (self._prefix + key).encode()
-        return b"*%d\r\n%b$%d\r\n%b\r\n%b%b" % (
-            len(commands) + _BEFORE,
-            self._head,
-            len(name),
-            name,
-            self._tail,
-            said(commands),
-        )
+    def packed(self, key: str, commands: Sequence[Word]) -> bytes:
+        """The same call to one server, on its clock, as it is sent."""
+        name = self._prefix + key
+        return pack(("EVALSHA", SHA, 2, name, self._floor, "", self._channel, "PUBLISH", self._speaks, *commands))
 
     def speaks(self, slot: int) -> str:
         """What comes before a channel's name. On a cluster it lies in the slot of the key."""

@@ -8,8 +8,8 @@ from grelmicro_fastapi.coordination.futures import settle
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.redis_driver import Connection
 from grelmicro_fastapi.providers.redis_node import Node, unreachable
-from grelmicro_fastapi.providers.redis_pipe import IncompleteError, ServerError, parse, transport_of
-from grelmicro_fastapi.providers.redis_wire import pack
+from grelmicro_fastapi.providers.redis_pipe import transport_of
+from grelmicro_fastapi.providers.redis_protocol import MORE, ServerError, pack, reader
 
 QUIET = 10.0
 """After so many seconds of silence the server is asked whether it is still there."""
@@ -50,7 +50,7 @@ class Line:
         """Send a command, such as SUBSCRIBE; what comes of it is among what is heard. Raises `BackendError`."""
         if self._ear is None or self._ear.ended.done():
             raise BackendError("this line is closed")
-        self._ear.transport.write(pack([words]))
+        self._ear.transport.write(pack(words))
 
     async def stay(self) -> None:
         """Return never. Raises `BackendError` when the line is lost, or is silent even when the server is asked."""
@@ -83,27 +83,23 @@ class _Ear(asyncio.Protocol):
         self.ended: asyncio.Future[Exception] = loop.create_future()
         self._loop = loop
         self._told = told
-        self._rest = b""
+        self._reader = reader()
         self._library = self.transport.get_protocol()
         self.transport.set_protocol(self)
 
     def data_received(self, data: bytes) -> None:
         """Some of what is said, in pieces of any size."""
         self.last = self._loop.time()
-        known, at = self._rest + data, 0
+        self._reader.feed(data)
         try:
-            while at < len(known):
-                heard, at = parse(known, at)
+            while (heard := self._reader.gets()) is not MORE:
                 if isinstance(heard, ServerError):
                     settle(self.ended, heard)
                 elif not isinstance(heard, bytes) and heard[0] != b"pong":
                     # The answer to a PING has another form while nothing is subscribed.
                     self._told(heard[0].decode(), heard[1], heard[2])
-        except IncompleteError:
-            pass
-        except (OSError, ValueError) as error:
-            settle(self.ended, OSError(str(error)))
-        self._rest = known[at:]
+        except OSError as error:
+            settle(self.ended, error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The other side hung up, or we did."""

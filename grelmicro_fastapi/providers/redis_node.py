@@ -9,7 +9,8 @@ from typing import Any
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
 from grelmicro_fastapi.providers.redis_driver import Connection, Driver
 from grelmicro_fastapi.providers.redis_pipe import Landed, Pipe
-from grelmicro_fastapi.providers.redis_wire import SCRIPT, SHA, Word, pack
+from grelmicro_fastapi.providers.redis_protocol import Word, pack
+from grelmicro_fastapi.providers.redis_wire import SCRIPT, SHA
 
 Dial = Callable[[], Awaitable[Connection]]
 
@@ -57,7 +58,8 @@ class Node:
             return []
         pipe = await self._take()
         try:
-            answers = await pipe.exchange(pack(commands), len(commands), self.operation)
+            questions = b"".join([pack(tuple(command)) for command in commands])
+            answers = await pipe.exchange(questions, len(commands), self.operation)
         except BaseException as error:
             await hang_up(pipe.connection)
             if isinstance(error, self.driver.lost):
@@ -76,7 +78,7 @@ class Node:
         return answers
 
     def send(self, questions: bytes, count: int, landed: Landed) -> Callable[[], None] | None:
-        """Send at once what `pack` made, over a connection that is ready; None if none is, and nothing was sent.
+        """Send at once so many packed commands, over a connection that is ready; None if none is, and nothing was sent.
 
         `landed` is called once with the answers, or with the `BackendError` that says why they are missing. What is
         returned gives it up.

@@ -10,19 +10,10 @@ from typing import Any, cast
 
 from grelmicro_fastapi.coordination.futures import settle
 from grelmicro_fastapi.providers.redis_driver import Connection
+from grelmicro_fastapi.providers.redis_protocol import MORE, reader
 
 Landed = Callable[[list[Any] | Exception], object]
 """Gets the answers, or why there are none."""
-
-_INTEGER, _BULK, _ARRAY, _SIMPLE, _ERROR = b":$*+-"
-
-
-class ServerError(Exception):
-    """What the server answered instead of a value. Its text begins with a code, such as NOSCRIPT."""
-
-
-class IncompleteError(Exception):
-    """The rest of a value is still on its way."""
 
 
 class Pipe(asyncio.Protocol):
@@ -34,7 +25,7 @@ class Pipe(asyncio.Protocol):
         self._library = self._transport.get_protocol()
         self._answers: list[Any] = []
         self._expected = 0
-        self._rest = b""
+        self._reader = reader()
         self._landed: Landed | None = None
         self.clean = not self._transport.is_closing()
         """False once it is lost, or an answer is due that nobody waits for."""
@@ -43,7 +34,7 @@ class Pipe(asyncio.Protocol):
     def send(self, questions: bytes, count: int, landed: Landed) -> None:
         """Send without waiting. `landed` is called once with so many answers, or with why there are none."""
         self.clean = False
-        self._answers, self._expected, self._rest = [], count, b""
+        self._answers, self._expected = [], count
         self._landed = landed
         self._transport.write(questions)
 
@@ -75,18 +66,17 @@ class Pipe(asyncio.Protocol):
         if self._landed is None:
             self.clean = False
             return
-        known, at = self._rest + data, 0
+        self._reader.feed(data)
         try:
             while len(self._answers) < self._expected:
-                answer, at = parse(known, at)
+                answer = self._reader.gets()
+                if answer is MORE:
+                    return
                 self._answers.append(answer)
-        except IncompleteError:
-            self._rest = known[at:]
+        except OSError as error:
+            self._end(error)
             return
-        except (OSError, ValueError) as error:
-            self._end(OSError(str(error)))
-            return
-        self.clean = at == len(known)
+        self.clean = not self._reader.has_data()
         self._end(self._answers)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -106,34 +96,3 @@ def transport_of(connection: Connection) -> asyncio.Transport:
     # Private to both libraries, and the same in all of their versions since there is asyncio in them.
     writer: asyncio.StreamWriter = getattr(connection, "_writer")  # noqa: B009  # hidden from type checkers
     return cast("asyncio.Transport", writer.transport)
-
-
-def parse(data: bytes, at: int) -> tuple[Any, int]:
-    """The value that begins there, and where the next one does.
-
-    Raises `IncompleteError`; `OSError` or `ValueError` if this is not the protocol.
-    """
-    end = data.find(b"\r\n", at)
-    if end < 0:
-        raise IncompleteError
-    kind, line, after = data[at], data[at + 1 : end], end + 2
-    if kind == _INTEGER:
-        return int(line), after
-    if kind == _BULK:
-        end = after + int(line)
-        if end < after:
-            return None, after
-        if len(data) < end + 2:
-            raise IncompleteError
-        return data[after:end], end + 2
-    if kind == _ARRAY:
-        values: list[Any] = []
-        for _ in range(int(line)):
-            value, after = parse(data, after)
-            values.append(value)
-        return values, after
-    if kind == _SIMPLE:
-        return line, after
-    if kind == _ERROR:
-        return ServerError(line.decode(errors="replace")), after
-    raise OSError("this is not a server that speaks Redis's protocol")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.redis_driver import Driver
 from grelmicro_fastapi.providers.redis_node import Dial, Node
-from grelmicro_fastapi.providers.redis_wire import Word
+from grelmicro_fastapi.providers.redis_protocol import Word
 
 SLOTS = 16_384
 _REDIRECTS = 5

@@ -15,9 +15,10 @@ from grelmicro_fastapi.providers.base import newer
 from grelmicro_fastapi.providers.redis_calls import Calls, Part, parts_of
 from grelmicro_fastapi.providers.redis_driver import REFUSALS, Driver
 from grelmicro_fastapi.providers.redis_ears import Ears, EverySlot, OneChannel
+from grelmicro_fastapi.providers.redis_protocol import Word
 from grelmicro_fastapi.providers.redis_site import Cluster, OneServer, slot_of
 from grelmicro_fastapi.providers.redis_trip import Trip
-from grelmicro_fastapi.providers.redis_wire import LOOK, Word, answered, drop, snapshot, words
+from grelmicro_fastapi.providers.redis_wire import LOOK, answered, drop, snapshot, words
 
 _log = logging.getLogger("grelmicro_fastapi.providers")
 
@@ -100,7 +101,7 @@ class RedisStore:
         if isinstance(self._site, Cluster) or self._now:
             return None
         parts = parts_of(asks)
-        calls = [self._calls.framed(key, words([asks[place] for place in mine])) for key, mine in parts]
+        calls = [self._calls.packed(key, words([asks[place] for place in mine])) for key, mine in parts]
         trip = Trip(partial(self._arrived, asks, parts, landed), partial(self._again, asks, parts))
         trip.give_up = self._site.node.send(b"".join(calls), len(calls), trip.landed)
         return trip if trip.give_up else None

@@ -27,9 +27,7 @@ from grelmicro_fastapi.coordination.state import (
     Writer,
 )
 from grelmicro_fastapi.coordination.store import Ask, Snapshot, Wake
-
-Word = str | int | bytes
-"""One argument of a command."""
+from grelmicro_fastapi.providers.redis_protocol import Word
 
 SCRIPT = files("grelmicro_fastapi.providers").joinpath("redis.lua").read_text("utf-8")
 SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
@@ -41,20 +39,6 @@ _VERDICTS = (
 
 
 assert {*Poison} == {"clear", "keep", "set"}, "redis.lua compares these words"
-
-
-def pack(commands: Iterable[Sequence[Word]]) -> bytes:
-    """Commands as they are sent. The libraries take several times as long for it."""
-    return b"".join([b"*%d\r\n%b" % (len(command), said(command)) for command in commands])
-
-
-def said(words: Iterable[Word]) -> bytes:
-    """Arguments as they are sent."""
-    parts: list[bytes] = []
-    for word in words:
-        data = word if isinstance(word, bytes) else word.encode() if isinstance(word, str) else b"%d" % word
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
 
 
 def words(asks: Iterable[Ask]) -> list[Word]:
