@@ -111,11 +111,12 @@ async def main(url):
     async with RedisProvider(url) as provider:
         lock = Lock("without hiredis", backend=provider)
         async with lock as first:
+            before = first.fencing_token
             waiting = asyncio.create_task(lock.acquire(timeout=30))
             await asyncio.sleep(0)
         second = await waiting
+        print(second.fencing_token - before, redis_protocol.reader.__name__)
         await second.release()
-        print(second.fencing_token - first.fencing_token, redis_protocol.reader.__name__)
 
 asyncio.run(main(sys.argv[1]))
 """
