@@ -160,7 +160,9 @@ class Queue:
         self._landed()
 
     def _serve(self, waiter: Waiter, reply: Reply) -> None:
-        self.seated = reply.seated
+        # Of a refusal for good the law says nothing of the seat, for that stays as it was.
+        if reply.verdict in (Verdict.HELD, Verdict.GRANTED):
+            self.seated = reply.seated
         self._failing, self._error = 0.0, None
         if reply.verdict is Verdict.HELD:
             self._held, self._retry = True, reply.retry

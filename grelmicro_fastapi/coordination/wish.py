@@ -8,7 +8,7 @@ from grelmicro_fastapi.coordination.state import Mode, Reply, Verdict, maker
 from grelmicro_fastapi.errors import BackendError, StaleGenerationError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wish:
     """What a caller wants: the same for each of its attempts. Lengths in seconds."""
 
@@ -43,6 +43,12 @@ class Wish:
         put(self, "ttl", round(self.lease * 1000))
         put(self, "min_hold_ms", round(self.min_hold * 1000))
         put(self, "trusted", min(self.lease * 0.99 - 0.002, self.trust))
+
+    def named(self, name: str, key: str) -> "Wish":
+        """The same of another name. Where each request has its own, `dataclasses.replace` would cost too much."""
+        other = object.__new__(Wish)
+        vars(other).update(vars(self), name=name, key=key)
+        return other
 
 
 class Grant(NamedTuple):

@@ -1,7 +1,6 @@
 """From a request to the guards it asks for, and back: what all guard dependencies do, whatever their options."""
 
 import logging
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, cast
@@ -120,13 +119,11 @@ class Acquisition:
         view = self._views.get((backend, number))
         if view is not None:
             return view
-        base = self._wishes[number]
-        mode = LawMode.READ if self.guard.mode == "read" else LawMode.WRITE
         prefix = LOCK if self.plain else READWRITELOCK
-        own = replace(base, name=name, key=prefix + name, mode=mode)
+        own = self._wishes[number].named(name, prefix + name)
         if self.plain:
             view = View(own, backend, LockHandle)
-        elif mode is LawMode.READ:
+        elif own.mode is LawMode.READ:
             view = ReadView(own, backend, ReadGuard)
         else:
             view = WriteView(own, backend, WriteGuard)
@@ -146,7 +143,8 @@ class Acquisition:
         if guard.max_hold is not None:
             options["max_hold"] = guard.max_hold
         kind, prefix = ("LOCK", LOCK) if self.plain else ("READWRITELOCK", READWRITELOCK)
-        return wish(kind, prefix, template.fixed or template.text, LawMode.WRITE, options, None)
+        mode = LawMode.READ if guard.mode == "read" else LawMode.WRITE
+        return wish(kind, prefix, template.fixed or template.text, mode, options, None)
 
     def _expects(self, conn: HTTPConnection) -> bool:
         match = self.guard.if_match

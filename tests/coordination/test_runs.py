@@ -9,6 +9,7 @@ import pytest
 from grelmicro_fastapi.coordination.run import LONGEST
 from grelmicro_fastapi.coordination.state import Leave
 from grelmicro_fastapi.coordination.view import View
+from grelmicro_fastapi.errors import StaleGenerationError
 from tests.coordination.crews import Fleet, Process, empty
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wires")]
@@ -172,3 +173,22 @@ async def test_the_next_one_here_enters_after_a_grant_for_which_nobody_came() ->
         await fleet.clock.advance(0.1)
         state = await fleet.state("lock:x")
         assert (state.writer, state.seats, state.poisoned) == (None, [], False)
+
+
+async def test_a_place_that_was_kept_for_one_whose_generation_has_passed_is_given_up() -> None:
+    fleet = Fleet()
+    async with fleet.process() as (one, _), fleet.process() as (two, _):
+        held = await two.catalog().write.acquire()
+        tasks = [asyncio.create_task(one.catalog().write.acquire(expect=expect)) for expect in (held.fencing_token, 7)]
+        await fleet.clock.settle()
+        await held.release()
+        await fleet.clock.settle()
+        reader = asyncio.create_task(two.catalog().read.acquire())
+        await fleet.clock.settle()
+        await (await tasks[0]).release()
+        await fleet.clock.settle()
+        with pytest.raises(StaleGenerationError):
+            await tasks[1]
+        assert reader.done()
+        await (await reader).release()
+        assert empty(await fleet.state())
