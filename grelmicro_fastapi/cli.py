@@ -14,6 +14,7 @@ from grelmicro_fastapi.coordination.rules import step
 from grelmicro_fastapi.coordination.state import Command, Force, Mend, State, Vacate, Verdict
 from grelmicro_fastapi.errors import GrelmicroError
 from grelmicro_fastapi.providers.urls import provider_from_url
+from grelmicro_fastapi.web.install import installed_in
 from grelmicro_fastapi.web.lint import lint
 
 try:
@@ -49,7 +50,9 @@ def check(target: Annotated[str, typer.Argument(help="The application, such as s
     """Report uses of guards that will go badly. Exit status 1 if there are any."""
     module, _, name = target.partition(":")
     sys.path.insert(0, str(Path.cwd()))
-    found = lint(getattr(importlib.import_module(module), name or "app"))
+    app = getattr(importlib.import_module(module), name or "app")
+    micro = installed_in(app)
+    found = lint(app, micro.elections if micro else None)
     for finding in found:
         typer.echo(str(finding))
     typer.echo(f"{len(found)} findings" if found else "nothing found")

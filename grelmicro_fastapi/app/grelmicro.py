@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
@@ -80,6 +80,11 @@ class Grelmicro(Openable):
         another `Grelmicro` is installed in it.
         """
         install(app, self, strict=self._strict)
+
+    @property
+    def elections(self) -> Collection[str]:
+        """The names of the elections that the app stands in: those among its parts, and those of its `Tasks`."""
+        return _elections(self._leading).keys()
 
     def health_router(self, dependencies: Sequence[params.Depends] = ()) -> APIRouter:
         """`/livez`, `/readyz` and `/healthz`, for `app.include_router`.

@@ -1,7 +1,7 @@
 """What an app gets besides its locks: whole answers to errors, entity tags, OpenAPI, and the lint at start-up."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
@@ -27,6 +27,11 @@ class Opens(Protocol):
 
     def lifespan(self, app: object) -> AbstractAsyncContextManager[Mapping[str, Any]]:
         """Open on entry, close on exit, and yield the state of requests."""
+        ...
+
+    @property
+    def elections(self) -> Collection[str]:
+        """The names of those that the app stands in."""
         ...
 
 
@@ -69,7 +74,7 @@ def _around(inner: Lifespan, micro: Opens, strict: bool) -> Lifespan:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[Mapping[str, Any], None]:
-        _report(app, strict)
+        _report(app, micro, strict)
         async with micro.lifespan(app) as ours:
             if inner == micro.lifespan:
                 yield ours
@@ -81,9 +86,9 @@ def _around(inner: Lifespan, micro: Opens, strict: bool) -> Lifespan:
     return lifespan
 
 
-def _report(app: Starlette, strict: bool) -> None:
+def _report(app: Starlette, micro: Opens, strict: bool) -> None:
     try:
-        findings = lint(app)
+        findings = lint(app, micro.elections)
     except Exception:
         if strict:
             raise

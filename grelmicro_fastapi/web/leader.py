@@ -1,7 +1,7 @@
 """Routes that only the leader answers."""
 
 import inspect
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -10,8 +10,8 @@ from starlette.requests import HTTPConnection
 
 from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.coordination.leadership import Leadership
-from grelmicro_fastapi.errors import CoordinationError, NotLeaderError, NotRunningError
-from grelmicro_fastapi.web.problems import closing, introduce, problem
+from grelmicro_fastapi.errors import CoordinationError, NotLeaderError
+from grelmicro_fastapi.web.problems import Problem, closing, introduce, misuse, problem
 from grelmicro_fastapi.web.runtime import runtime_of
 
 L_co = TypeVar("L_co", covariant=True)
@@ -40,6 +40,9 @@ class LeaderDependency(Generic[L_co]):
         """What FastAPI calls: see that this process leads, and that it still did when the handler returned."""
         try:
             leadership = self._leadership(conn)
+        except Problem:
+            introduce(conn)
+            raise
         except CoordinationError as error:
             introduce(conn)
             raise problem(error, lock=self.name) or error from error
@@ -51,10 +54,12 @@ class LeaderDependency(Generic[L_co]):
     def _leadership(self, conn: HTTPConnection) -> Leadership | None:
         election = self.election
         if isinstance(election, str):
-            found = runtime_of(conn).elections.get(election)
+            elections = runtime_of(conn).elections
+            found = elections.get(election)
             if found is None:
-                raise NotRunningError(
-                    f"the open app stands in no election {election!r}: add it, or its Tasks, to Grelmicro(uses=[...])"
+                raise misuse(
+                    f"{self!r}: {stands_in(elections)}: add the election, or its Tasks, to Grelmicro(uses=[...])",
+                    lock=self.name,
                 )
             election = found
         leadership = election.leadership
@@ -82,6 +87,12 @@ class _Confirm:
         except CoordinationError as lost:
             introduce(self.conn)
             raise closing(self.conn, lost) or problem(lost, lock=self.leadership.name) or lost from lost
+
+
+def stands_in(elections: Iterable[str]) -> str:
+    """Say which elections the app stands in."""
+    known = ", ".join(map(repr, sorted(elections)))
+    return f"the app stands in {known} only" if known else "the app stands in no election"
 
 
 @overload

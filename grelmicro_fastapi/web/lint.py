@@ -1,46 +1,37 @@
-"""What can be seen to be wrong before the first request comes: eight ways to use guards that will go badly.
+"""What can be seen to be wrong before the first request comes: nine ways to use guards that will go badly.
 
 A finding names the route, the guard, the reason and the cure.
 """
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import combinations
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final
 
 from fastapi.dependencies.models import Dependant
 from fastapi.security.base import SecurityBase
 from starlette.responses import StreamingResponse
 
-from grelmicro_fastapi.coordination.guards import Guard, LockHandle, ReadGuard, WriteGuard
 from grelmicro_fastapi.web.dependencies import GuardDependency
+from grelmicro_fastapi.web.findings import Finding, other_type, unresolved_annotation
+from grelmicro_fastapi.web.leader import stands_in
 from grelmicro_fastapi.web.options import GuardOptions
 from grelmicro_fastapi.web.routes import GuardedRoute, routes, solved
 from grelmicro_fastapi.web.template import Template, source
 
-_GIVES: Final[dict[str, type[Guard]]] = {"read": ReadGuard, "write": WriteGuard, "lock": LockHandle}
-_MENTIONS: Final = re.compile(r"\b(ReadGuard|WriteGuard|LockHandle|read_guard|write_guard|lock_guard)\b")
 _COMMITS: Final = re.compile(r"\bcommit\b|\.begin\(|\.transaction\(")
 
 
-class Finding(NamedTuple):
-    """One thing to change. `code` never changes its meaning."""
+def lint(app: Any, elections: Collection[str] | None = None) -> list[Finding]:
+    """Look at every route of the app, those of included routers and mounted apps too.
 
-    code: str
-    route: str
-    guard: str
-    reason: str
-    cure: str
-
-    def __str__(self) -> str:
-        return f"{self.code}: {self.route}: {self.guard}: {self.reason}; {self.cure}"
-
-
-def lint(app: Any) -> list[Finding]:
-    """Look at every route of the app, those of included routers and mounted apps too."""
+    `elections` are the names of those that the app stands in; None if that is not known.
+    """
     found = list(routes(app))
     findings = [finding for route in found for look in _LOOKS for finding in look(route)]
+    if elections is not None:
+        findings += [finding for route in found for finding in _unknown_election(route, elections)]
     return [*findings, *_opposite_orders(found)]
 
 
@@ -113,11 +104,12 @@ def _covers(guard: GuardOptions, session: Dependant, taken_before: bool) -> bool
 
 
 def _guard_before_auth(route: GuardedRoute) -> Iterator[Finding]:
+    # Whether any other function looks at who asks cannot be known, so none is guessed at.
     before: list[GuardDependency[Any]] = []
     for dependant in solved(route.dependant):
         if (taken := route.guard_of(dependant)) is not None:
             before.append(taken)
-        elif isinstance(dependant.call, SecurityBase):
+        elif isinstance(dependant.call, SecurityBase) or dependant.security_scopes_param_name is not None:
             for guard in dict.fromkeys(before):
                 yield Finding(
                     "guard-before-auth", route.label, repr(guard), "who may not ask takes the lock, and waits for it",
@@ -126,32 +118,13 @@ def _guard_before_auth(route: GuardedRoute) -> Iterator[Finding]:
             return
 
 
-def _unresolved_annotation(route: GuardedRoute) -> Iterator[Finding]:
-    solved_here = {below.name for below in route.dependant.dependencies}
-    for parameter in inspect.signature(route.endpoint).parameters.values():
-        text = parameter.annotation
-        if isinstance(text, str) and _MENTIONS.search(text) and parameter.name not in solved_here:
+def _unknown_election(route: GuardedRoute, elections: Collection[str]) -> Iterator[Finding]:
+    for guard in route.leaders:
+        if isinstance(guard.election, str) and guard.election not in elections:
             yield Finding(
-                "unresolved-annotation", route.label, parameter.name,
-                f"{text!r} names what FastAPI cannot see, so it takes it for a query parameter",
-                "define and import it at the top of the module, and not under TYPE_CHECKING",
+                "unknown-election", route.label, repr(guard), f"{stands_in(elections)}, so every request is 500",
+                "add the election, or its Tasks, to Grelmicro(uses=[...])",
             )  # fmt: skip
-
-
-def _other_type(route: GuardedRoute) -> Iterator[Finding]:
-    for dependant in [route.dependant, *solved(route.dependant)]:
-        given = {below.name: guard for below in dependant.dependencies if (guard := route.guard_of(below))}
-        if not given or dependant.call is None:
-            continue
-        for parameter in _resolved(dependant.call):
-            guard = given.get(parameter.name)
-            named = set(_guards_in(parameter.annotation))
-            if guard and named and _GIVES[guard.options.mode] not in named:
-                said = " or ".join(sorted(kind.__name__ for kind in named))
-                yield Finding(
-                    "other-type", route.label, repr(guard), f"{parameter.name} is annotated as {said}, which it is not",
-                    f"annotate it as {_GIVES[guard.options.mode].__name__}, or use the other guard",
-                )  # fmt: skip
 
 
 _LOOKS: Final[Sequence[Callable[[GuardedRoute], Iterator[Finding]]]] = (
@@ -160,8 +133,8 @@ _LOOKS: Final[Sequence[Callable[[GuardedRoute], Iterator[Finding]]]] = (
     _unlocked_stream,
     _commit_after_unlock,
     _guard_before_auth,
-    _unresolved_annotation,
-    _other_type,
+    unresolved_annotation,
+    other_type,
 )
 
 
@@ -189,20 +162,6 @@ def _taken(route: GuardedRoute) -> list[tuple[object, str]]:
         if options.key is None and (len(options.names) == 1 or all(Template(name).fixed for name in options.names)):
             taken += [((options.backend, options.mode == "lock"), name) for name in sorted(options.names)]
     return list(dict.fromkeys(taken))
-
-
-def _resolved(call: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(call, eval_str=True).parameters.values())
-    except Exception:
-        return []
-
-
-def _guards_in(annotation: object) -> Iterator[type[Guard]]:
-    if inspect.isclass(annotation) and issubclass(annotation, Guard):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _guards_in(part)
 
 
 def _is_generator(call: object) -> bool:

@@ -25,7 +25,7 @@ class Site:
         self.app = FastAPI(lifespan=Grelmicro(uses=[self.memory, self.election, Tasks()], drain=0).lifespan)
 
 
-async def test_only_the_leader_answers() -> None:
+async def test_only_the_leader_answers(caplog: pytest.LogCaptureFixture) -> None:
     site = Site()
 
     @site.app.get("/")
@@ -49,8 +49,9 @@ async def test_only_the_leader_answers() -> None:
         assert (await client.get("/object")).json() == 1
         assert (await client.get("/maybe")).json() is True
         answer = await client.get("/unknown")
-        assert answer.status_code == 503
-        assert "'nobody'" in answer.json()["detail"]
+        assert answer.status_code == 500
+        assert problem_of(answer) == "guard-misuse"
+        assert "leader_guard('nobody'): the app stands in 'main', 'tasks' only" in caplog.text
 
 
 async def test_a_process_that_does_not_lead_says_so() -> None:

@@ -3,15 +3,18 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, Query
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Security
 from fastapi.responses import StreamingResponse
-from fastapi.security import HTTPBearer, OAuth2PasswordBearer
+from fastapi.security import HTTPBearer, OAuth2PasswordBearer, SecurityScopes
 
 from grelmicro_fastapi.app.grelmicro import Grelmicro
 from grelmicro_fastapi.coordination.guards import LockHandle, ReadGuard, WriteGuard
+from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.errors import CoordinationError
 from grelmicro_fastapi.providers.memory import MemoryProvider
+from grelmicro_fastapi.tasks.tasks import Tasks
 from grelmicro_fastapi.web.dependencies import lock_guard, read_guard, write_guard
+from grelmicro_fastapi.web.leader import leader_guard
 from grelmicro_fastapi.web.lint import lint
 from tests.web import unresolved
 from tests.web.serving import served
@@ -163,12 +166,40 @@ def test_a_guard_before_whoever_asks_is_known() -> None:
     assert codes(app_of(plain, dependencies=[Depends(write_guard("x", requires=[user])), known])) == []
     assert codes(app_of(plain, dependencies=[guard, Depends(bearer)])) == ["guard-before-auth"]
 
+    def scoped(scopes: SecurityScopes) -> None: ...
+
+    assert codes(app_of(plain, dependencies=[guard, Security(scoped, scopes=["write"])])) == ["guard-before-auth"]
+    assert codes(app_of(plain, dependencies=[Security(scoped, scopes=["write"]), guard])) == []
+
+    # What it does is its own affair: nobody but its author knows that it looks at who asks.
+    def private(authorization: Annotated[str, Header()]) -> None: ...
+
+    assert codes(app_of(plain, dependencies=[guard, Depends(private)])) == []
+
+
+async def test_an_election_that_the_app_does_not_stand_in(caplog: pytest.LogCaptureFixture) -> None:
+    main = LeaderElection("main")
+    guards = [leader_guard("main"), leader_guard(main), leader_guard("mian")]
+    app = app_of(plain, dependencies=[Depends(guard) for guard in guards])
+    assert codes(app) == []
+    micro = Grelmicro(uses=[MemoryProvider(), main, Tasks(election=LeaderElection("night"))])
+    assert sorted(micro.elections) == ["main", "night"]
+    (finding,) = lint(app, micro.elections)
+    assert finding.code == "unknown-election"
+    assert "leader_guard('mian'): the app stands in 'main', 'night' only" in str(finding)
+    micro.install(app)
+    with caplog.at_level(logging.WARNING, logger="grelmicro_fastapi.lint"):
+        async with served(app):
+            pass
+    assert "unknown-election: GET /0/{item}" in caplog.text
+
 
 def test_an_annotation_that_fastapi_could_not_resolve() -> None:
     app = FastAPI()
     unresolved.add_routes(app)
     findings = {finding.route: finding.code for finding in lint(app)}
-    assert findings == {"GET /local": "unresolved-annotation", "GET /hidden": "unresolved-annotation"}
+    routes = ("GET /local", "GET /hidden", "GET /alias", "GET /nested")
+    assert findings == dict.fromkeys(routes, "unresolved-annotation")
 
 
 def test_an_annotation_that_names_another_guard() -> None:

@@ -38,6 +38,7 @@ from grelmicro_fastapi.app.grelmicro import Grelmicro
 from grelmicro_fastapi.coordination.guards import LockHandle, ReadGuard, WriteGuard
 from grelmicro_fastapi.coordination.leadership import Leadership
 from grelmicro_fastapi.providers.memory import MemoryProvider
+from grelmicro_fastapi.tasks.tasks import Tasks
 from grelmicro_fastapi.web.dependencies import lock_guard, read_guard, write_guard
 from grelmicro_fastapi.web.leader import leader_guard
 from grelmicro_fastapi.web.lint import lint
@@ -431,7 +432,7 @@ def advanced() -> FastAPI:
 async def test_an_app_as_it_should_be_has_no_findings_and_starts_strict(build: Build) -> None:
     app = build()
     assert lint(app) == []
-    Grelmicro(uses=[MemoryProvider()], strict=True).install(app)
+    Grelmicro(uses=[MemoryProvider(), Tasks()], strict=True).install(app)
     async with served(app) as client:
         schema = (await client.get("/openapi.json")).json()
         guarded = [one for path in schema["paths"].values() for one in path.values() if one.get("x-guards")]
