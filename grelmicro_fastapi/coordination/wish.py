@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from grelmicro_fastapi.coordination.state import Mode, Reply, Verdict, maker
+from grelmicro_fastapi.coordination.state import Mode, Reply, Verdict
 from grelmicro_fastapi.errors import BackendError, StaleGenerationError
 
 
@@ -57,9 +57,6 @@ class Grant(NamedTuple):
     token: str
     asked: float
     reply: Reply
-
-
-made_grant = maker(Grant)
 
 
 def stale(wish: Wish, reply: Reply) -> StaleGenerationError:
