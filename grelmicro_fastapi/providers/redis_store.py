@@ -18,7 +18,7 @@ from grelmicro_fastapi.providers.redis_ears import Ears, EverySlot, OneChannel
 from grelmicro_fastapi.providers.redis_protocol import Word
 from grelmicro_fastapi.providers.redis_site import Cluster, OneServer, slot_of
 from grelmicro_fastapi.providers.redis_trip import Trip
-from grelmicro_fastapi.providers.redis_wire import LOOK, answered, drop, snapshot, words
+from grelmicro_fastapi.providers.redis_wire import LOOK, answered, drop, snapshot, touched, words
 
 _log = logging.getLogger("grelmicro_fastapi.providers")
 
@@ -157,10 +157,10 @@ class RedisStore:
                 cursor, found = page
                 fresh = [key for key in found if key not in seen]
                 seen.update(fresh)
-                kept = await node.exchange([("HMGET", key, "v", "touched", "seats") for key in fresh]) if fresh else []
+                kept = await node.exchange([("HMGET", key, "v", "state") for key in fresh]) if fresh else []
                 for key, fields in zip(fresh, kept, strict=True):
                     # Only locks are ours, and of a name that was dropped only the fence is left.
-                    if isinstance(fields, list) and fields[0] and (fields[1] or fields[2]):
+                    if isinstance(fields, list) and touched(*cast("list[bytes | None]", fields)):
                         yield key.decode().removeprefix(self._prefix)
                 if cursor == b"0":
                     break

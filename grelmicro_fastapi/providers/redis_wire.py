@@ -1,11 +1,13 @@
 """Commands, replies and states as they travel between us and `redis.lua`. Does no I/O."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
-from typing import NamedTuple, assert_never, cast
+from struct import Struct
+from typing import Any, NamedTuple, assert_never, cast
 
 from grelmicro_fastapi.coordination.state import (
+    VERSION,
     Acquire,
     Advance,
     Command,
@@ -25,6 +27,7 @@ from grelmicro_fastapi.coordination.state import (
     Vacate,
     Verdict,
     Writer,
+    made_reply,
 )
 from grelmicro_fastapi.coordination.store import Ask, Snapshot, Wake
 from grelmicro_fastapi.providers.redis_protocol import Word
@@ -32,10 +35,11 @@ from grelmicro_fastapi.providers.redis_protocol import Word
 SCRIPT = files("grelmicro_fastapi.providers").joinpath("redis.lua").read_text("utf-8")
 SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
-_VERDICTS = (
-    *(Verdict.GRANTED, Verdict.HELD, Verdict.GONE, Verdict.BURIED),
-    *(Verdict.MISMATCH, Verdict.LATE, Verdict.EARLY),
-)
+_HEAD, _LEASES = Struct(">BddH"), Struct(">IIdBdB")
+_WRITER, _NOTE = Struct(">ddBH"), Struct(">I")
+_SEAT = Struct(">cBdddH")
+
+_VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
 
 
 assert {*Poison} == {"clear", "keep", "set"}, "redis.lua compares these words"
@@ -97,60 +101,70 @@ class Answered(NamedTuple):
 
 def answered(answer: object) -> Answered:
     """Read what the script returned after commands."""
-    first, *rows = cast("list[object]", answer)
-    unheard = cast("int", first)
-    return Answered([_reply(cast("list[int]", row)) for row in rows], max(0, unheard), max(0, -unheard))
+    first, *rows = cast("list[Any]", answer)
+    return Answered([_reply(row) for row in rows], max(0, first), max(0, -first))
 
 
-def _reply(row: "list[int]") -> Reply:
-    verdict, fence, poisoned, retry, seated = row[:5]
-    if len(row) == 5:
-        return Reply(_VERDICTS[verdict - 1], fence, poisoned == 1, retry, seated == 1)
-    seats = [cast("bytes", seat).decode() for seat in row[5::2]]
-    return Reply(
-        _VERDICTS[verdict - 1], fence, poisoned == 1, retry, seated == 1, tuple(zip(seats, row[6::2], strict=True))
-    )
+def _reply(row: list[Any]) -> Reply:
+    verdict, fence, poisoned, retry, seated, *said = row
+    wakes = tuple((seat.decode(), after) for seat, after in zip(said[::2], said[1::2], strict=True)) if said else ()
+    return made_reply((_VERDICTS[verdict], fence, poisoned == 1, retry, seated == 1, wakes))
 
 
 def snapshot(answer: object) -> Snapshot:
     """What the script returned when asked to look."""
     now, floor, flat = cast("tuple[int, bytes | None, list[bytes]]", answer)
-    return Snapshot(_state(dict(zip(flat[::2], flat[1::2], strict=True)), int(floor or 0)), now)
+    return Snapshot(_kept(dict(zip(flat[::2], flat[1::2], strict=True)), int(floor or 0)), now)
 
 
-def _state(fields: Mapping[bytes, bytes], floor: int) -> State:
+def touched(version: bytes | None, packed: bytes | None) -> bool:
+    """Is there a lock of which more is left than its fence?"""
+    if version is None or packed is None:
+        return False
+    if int(version) > VERSION:
+        return True
+    state = _state(packed)
+    return bool(state.touched or state.seats)
+
+
+def _kept(fields: Mapping[bytes, bytes], floor: int) -> State:
     if not fields:
         return State(floor)
-    return State(
-        fence=int(fields.get(b"fence", 0)),
-        poisoned=fields.get(b"poison") == b"1",
-        writer=_writer(fields.get(b"writer")),
-        readers=_leases(fields, b"r:"),
-        seats=[*_seats(fields.get(b"seats", b""))],
-        graves=_leases(fields, b"g:"),
-        claimant=fields.get(b"claimant", b"").decode(),
-        touched=int(fields.get(b"touched", 0)),
-        version=int(fields[b"v"]),
-    )
+    version = int(fields[b"v"])
+    if version > VERSION:
+        return State(version=version)
+    state = _state(fields[b"state"])
+    state.readers, state.graves = _leases(fields, b"r:"), _leases(fields, b"g:")
+    return state
 
 
 def _leases(fields: Mapping[bytes, bytes], kind: bytes) -> dict[str, int]:
     return {field[2:].decode(): int(until) for field, until in fields.items() if field.startswith(kind)}
 
 
-def _writer(packed: bytes | None) -> Writer | None:
-    if packed is None:
-        return None
-    since, until, poisoned, size, rest = packed.split(b" ", 4)
-    token, note = rest[: int(size)].decode(), rest[int(size) :].decode()
-    return Writer(token, int(since), int(until), note, poisoned == b"1")
+def _state(packed: bytes) -> State:
+    """What the script packed. `redis.lua` says what there is."""
+    poisoned, fence, touched, size = _HEAD.unpack_from(packed)
+    claimant, at = _text(packed, _HEAD.size, size)
+    *_, writes = _LEASES.unpack_from(packed, at)
+    at += _LEASES.size
+    writer = None
+    if writes:
+        since, until, found, size = _WRITER.unpack_from(packed, at)
+        token, at = _text(packed, at + _WRITER.size, size)
+        (size,) = _NOTE.unpack_from(packed, at)
+        note, at = _text(packed, at + _NOTE.size, size)
+        writer = Writer(token, int(since), int(until), note, bool(found))
+    state = State(int(fence), bool(poisoned), writer, claimant=claimant, touched=int(touched))
+    while at < len(packed):
+        mode, turn, until, called, grace, size = _SEAT.unpack_from(packed, at)
+        seat, at = _text(packed, at + _SEAT.size, size)
+        state.seats.append(Seat(seat, Mode(mode.decode()), int(until), bool(turn), int(called), int(grace)))
+    return state
 
 
-def _seats(packed: bytes) -> Iterator[Seat]:
-    while packed:
-        head, until, called, grace, size, rest = packed.split(b" ", 5)
-        seat, packed = rest[: int(size)].decode(), rest[int(size) :]
-        yield Seat(seat, Mode(head[:1].decode()), int(until), head[1:] == b"1", int(called), int(grace))
+def _text(packed: bytes, start: int, size: int) -> tuple[str, int]:
+    return packed[start : start + size].decode(), start + size
 
 
 def wake(payload: bytes, prefix: str) -> Wake:

@@ -13,6 +13,7 @@ from grelmicro_fastapi.coordination.readwritelock import ReadWriteLock
 from grelmicro_fastapi.errors import BackendError, WouldBlockError
 from grelmicro_fastapi.providers.base import Provider
 from grelmicro_fastapi.providers.redis import RedisProvider
+from grelmicro_fastapi.providers.redis_wire import snapshot
 from grelmicro_fastapi.providers.valkey import ValkeyProvider
 from tests.faultproxy import Fault, FaultProxy, fault_proxy
 from tests.providers.networked import SHORT, Networked, mine, persistent, settled, state_of
@@ -155,6 +156,8 @@ async def test_ten_thousand_waiters_of_whom_many_give_up_leave_no_channel_and_no
                     await guard.release()
         assert len(meddler.pubsub_channels()) == channels
         for key in meddler.scan_iter(match="rwlock:crowd-*"):
-            fields = {name.partition(b":")[0] for name in meddler.hkeys(key)}
+            kept = meddler.hgetall(key)
             # Graves outlive us by half a minute.
-            assert fields <= {b"v", b"fence", b"touched", b"lease", b"g"}, fields
+            assert {name.partition(b":")[0] for name in kept} <= {b"v", b"state", b"g"}, kept
+            state = snapshot([0, b"0", [part for field in kept.items() for part in field]]).state
+            assert (state.writer, state.readers, state.seats) == (None, {}, []), state
