@@ -48,9 +48,7 @@ Key = Annotated[str, typer.Argument(help="Kind and name, such as rwlock:catalog 
 @app.command()
 def check(target: Annotated[str, typer.Argument(help="The application, such as shop.main:app.")]) -> None:
     """Report uses of guards that will go badly. Exit status 1 if there are any."""
-    module, _, name = target.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    app = getattr(importlib.import_module(module), name or "app")
+    app = _application(target)
     micro = installed_in(app)
     found = lint(app, micro.elections if micro else None)
     for finding in found:
@@ -156,6 +154,30 @@ def main() -> None:
         app()
     except (GrelmicroError, ImportError) as error:
         _fail(str(error))
+
+
+def _application(target: str) -> object:
+    module, _, path = target.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    way_out = "name the application as MODULE:NAME, such as shop.main:app"
+    try:
+        found: object = importlib.import_module(module)
+    except (ModuleNotFoundError, ValueError) as missing:
+        # What the module itself cannot import is said as it is.
+        if (
+            isinstance(missing, ModuleNotFoundError)
+            and missing.name
+            and not f"{module}.".startswith(f"{missing.name}.")
+        ):
+            raise
+        _fail(f"there is no module {module!r} to be imported from {Path.cwd()}: {way_out}")
+    for name in (path or "app").split("."):
+        if not hasattr(found, name):
+            _fail(f"{module!r} has no {path or 'app'!r}: {way_out}")
+        found = getattr(found, name)
+    if not hasattr(found, "routes"):
+        _fail(f"{target!r} is no application but a {type(found).__name__}: {way_out}")
+    return found
 
 
 def _tell(url: str, key: str, command: Command, done: str, nothing: str) -> None:

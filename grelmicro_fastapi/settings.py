@@ -5,6 +5,7 @@ the caller says `env_load=True`. An empty variable counts as unset, everywhere.
 """
 
 import logging
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -108,6 +109,13 @@ def environment() -> Environment | None:
             raise SettingsValidationError(message)
 
 
+def seconds(keyword: str, given: object, *, least: float = 0.0) -> float:
+    """Return a length in seconds that no model looks at. Raises `SettingsValidationError`, which names the keyword."""
+    if isinstance(given, int | float) and not isinstance(given, bool) and least <= given < math.inf:
+        return given
+    raise SettingsValidationError(f"{keyword} is a number of seconds from {least:g} up, not {given!r}")
+
+
 def read_env(name: str) -> str | None:
     """A variable that no gate guards, or `None` if it is unset or empty."""
     return os.environ.get(name) or None
@@ -182,8 +190,17 @@ def _explain(
         # A rule on several fields has no place of its own: everything that was set is named.
         fields = [str(part) for part in detail["loc"][:1]] or list(sources) or [model.__name__]
         named = ", ".join(sources.get(field, field) for field in fields)
-        complaints.append(f"{named}: {detail['msg'] if detail['type'] in _QUOTABLE else 'not a valid value'}")
+        complaints.append(f"{named}: {_complaint(model, detail['type'], detail['msg'])}")
     return SettingsValidationError("; ".join(complaints))
+
+
+def _complaint(model: type[Settings], kind: str, text: str) -> str:
+    if kind == "extra_forbidden":
+        return f"there is no such option, choose from {', '.join(f'{field}=' for field in model.model_fields)}"
+    if kind not in _QUOTABLE:
+        return "not a valid value"
+    # The library's words: "Input should be a valid number, unable to parse string as a number".
+    return text.removeprefix("Value error, ").replace("Input should", "must", 1).partition(", unable to ")[0]
 
 
 def _warn_of_ignored(kind: str, name: str, model: type[Settings]) -> None:

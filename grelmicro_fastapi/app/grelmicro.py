@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import AsyncGenerator, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, params
@@ -23,6 +22,7 @@ from grelmicro_fastapi.coordination.coordination import Coordination
 from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.errors import SettingsValidationError
 from grelmicro_fastapi.providers.base import Provider
+from grelmicro_fastapi.settings import seconds
 from grelmicro_fastapi.tasks.tasks import Tasks
 from grelmicro_fastapi.web.health import health_router
 from grelmicro_fastapi.web.install import install
@@ -49,11 +49,9 @@ class Grelmicro(Openable):
     """
 
     def __init__(self, uses: Iterable[Part | None] = (), *, drain: float = 5.0, strict: bool = False) -> None:
-        if not 0 <= drain < math.inf:
-            raise SettingsValidationError(f"drain= is a number of seconds from 0 up, not {drain!r}")
-        self._drain = drain
+        self._drain = seconds("drain=", drain)
         self._strict = strict
-        parts = [part for part in uses if part is not None]
+        parts = _parts(uses)
         self._stores = [part for part in parts if isinstance(part, Provider | Coordination)]
         # A provider before a `Coordination` that stands on it, if both are listed.
         self._stores.sort(key=lambda part: isinstance(part, Coordination))
@@ -182,6 +180,27 @@ class Grelmicro(Openable):
         signals = Signals(partial(told_to_stop, opened))
         signals.chain()
         stack.callback(signals.restore)
+
+
+def _parts(uses: object) -> list[Part]:
+    if isinstance(uses, str | bytes) or not isinstance(uses, Iterable):
+        raise SettingsValidationError(
+            f"uses= takes a list of parts, such as uses=[RedisProvider()], and no {type(uses).__name__} by itself"
+        )
+    parts: list[Part] = []
+    for part in cast("Iterable[object]", uses):
+        if isinstance(part, Provider | Coordination | AbstractAsyncContextManager):
+            parts.append(cast("Part", part))
+        elif part is not None:
+            kind = (
+                f"the class {part.__name__}: call it"
+                if isinstance(part, type)
+                else f"what is of type {type(part).__name__}"
+            )
+            raise SettingsValidationError(
+                f"uses= takes providers, Coordination, Tasks and other async context managers, and not {kind}"
+            )
+    return parts
 
 
 def _backends(store: Provider | Coordination) -> list[Backend]:

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from grelmicro_fastapi import context
 from grelmicro_fastapi.coordination.crew import Crew
-from grelmicro_fastapi.errors import NotRunningError
+from grelmicro_fastapi.errors import NotRunningError, SettingsValidationError
 
 
 class Backend:
@@ -61,6 +61,17 @@ class Source(Protocol):
     def backend(self) -> Backend:
         """Where states are kept."""
         ...
+
+
+def check_source(given: Source | None) -> Source | None:
+    """Return what was given as `backend=`, or raise `SettingsValidationError` if it is nothing of that kind."""
+    # Not `isinstance`, which costs more for a protocol than making the whole lock.
+    if given is None or hasattr(given, "backend"):
+        return given
+    raise SettingsValidationError(
+        f"backend= takes a provider, a Coordination, or what provider.lock() returned, and no {type(given).__name__}: "
+        "provider_from_url() makes a provider of a URL"
+    )
 
 
 def crew_of(source: Source | None) -> Crew:

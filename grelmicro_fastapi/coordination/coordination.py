@@ -46,6 +46,12 @@ class Coordination(Openable):
     """
 
     def __init__(self, source: Opens, *, requires: Reach = "cluster", election: Opens | None = None) -> None:
+        for option, store in (("its store", source), ("election=", election or source)):
+            if not (hasattr(store, "backend") and hasattr(store, "open")):
+                raise SettingsValidationError(
+                    f"a Coordination takes a provider as {option}, and no {type(store).__name__}: "
+                    "provider_from_url() makes one of a URL"
+                )
         self.source = source
         self.election = election or source
         """Where leaders are elected."""

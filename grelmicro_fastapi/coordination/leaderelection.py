@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from grelmicro_fastapi import context
 from grelmicro_fastapi.context import Openable
-from grelmicro_fastapi.coordination.backend import Source, crew_of
+from grelmicro_fastapi.coordination.backend import Source, check_source, crew_of
 from grelmicro_fastapi.coordination.campaign import Campaign
 from grelmicro_fastapi.coordination.coordination import Coordination
 from grelmicro_fastapi.coordination.identity import default_worker
@@ -84,7 +84,7 @@ class LeaderElection(Openable):
         check_name(name)
         self.name = name
         self.metadata: dict[str, str] = dict(metadata or {})
-        self._source = backend
+        self._source = check_source(backend)
         self._settings = resolve("LEADERELECTION", name, LeaderElectionSettings, dict(options), env_load=env_load)
         self._campaigns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Campaign] = weakref.WeakKeyDictionary()
 

@@ -2,7 +2,7 @@
 
 from typing import Unpack
 
-from grelmicro_fastapi.coordination.backend import Source
+from grelmicro_fastapi.coordination.backend import Source, check_source
 from grelmicro_fastapi.coordination.guards import LockHandle
 from grelmicro_fastapi.coordination.names import LOCK
 from grelmicro_fastapi.coordination.options import LockOptions, wish
@@ -31,7 +31,7 @@ class Lock(View[LockHandle]):
         env_load: bool | None = None,
         **options: Unpack[LockOptions],
     ) -> None:
-        super().__init__(wish("LOCK", LOCK, name, Mode.WRITE, options, env_load), backend, LockHandle)
+        super().__init__(wish("LOCK", LOCK, name, Mode.WRITE, options, env_load), check_source(backend), LockHandle)
 
     @property
     def from_thread(self) -> ThreadView[LockHandle]:

@@ -12,8 +12,10 @@ _LONGEST = 512
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def check_name(name: str) -> str:
+def check_name(name: object) -> str:
     """Return the name, or raise `ValueError`: 1 to 512 bytes of UTF-8 without control characters."""
+    if not isinstance(name, str):
+        raise ValueError(f"a lock's name is text: {name!r} is of type {type(name).__name__}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

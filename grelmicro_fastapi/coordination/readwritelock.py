@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Unpack, final
 
-from grelmicro_fastapi.coordination.backend import Source
+from grelmicro_fastapi.coordination.backend import Source, check_source
 from grelmicro_fastapi.coordination.guards import ReadGuard, WriteGuard
 from grelmicro_fastapi.coordination.names import READWRITELOCK
 from grelmicro_fastapi.coordination.options import LockOptions, wish
@@ -81,7 +81,7 @@ class ReadWriteLock:
         **options: Unpack[LockOptions],
     ) -> None:
         write = wish("READWRITELOCK", READWRITELOCK, name, Mode.WRITE, options, env_load)
-        self._source = backend
+        self._source = check_source(backend)
         self.read = ReadView(replace(write, mode=Mode.READ), backend, ReadGuard)
         self.write = WriteView(write, backend, WriteGuard)
 

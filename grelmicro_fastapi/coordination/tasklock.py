@@ -5,7 +5,7 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from grelmicro_fastapi.coordination.backend import Source
+from grelmicro_fastapi.coordination.backend import Source, check_source
 from grelmicro_fastapi.coordination.guards import LockHandle
 from grelmicro_fastapi.coordination.names import TASKLOCK, check_name
 from grelmicro_fastapi.coordination.state import Mode
@@ -87,7 +87,7 @@ class TaskLock(Held[LockHandle]):
             max_hold=None,
             min_hold=settings.min_hold_duration,
         )
-        super().__init__(wish, backend, LockHandle)
+        super().__init__(wish, check_source(backend), LockHandle)
 
     async def acquire(self) -> LockHandle:
         """Acquire in one attempt. Raises `WouldBlockError` if somebody holds it, or held it too short a time ago."""

@@ -25,10 +25,20 @@ def provider_from_url(url: str, *, clock: Clock | None = None) -> Provider:
 
     Raises `SettingsValidationError` for a scheme that none serves. The message never holds the URL.
     """
-    scheme = url.partition(":")[0].partition("+")[0].lower()
-    if ":" not in url or scheme not in _SCHEMES:
-        raise SettingsValidationError(f"no provider serves this URL: its scheme must be one of {', '.join(_SCHEMES)}")
-    module, _, name = _SCHEMES[scheme].partition(".")
+    module, _, name = _SCHEMES[_scheme(url)].partition(".")
     provider = getattr(import_module(f"grelmicro_fastapi.providers.{module}"), name)
     made: Provider = provider.from_url(url, clock=clock)
     return made
+
+
+def _scheme(url: object) -> str:
+    if not isinstance(url, str):
+        # None, as a rule.
+        raise SettingsValidationError(
+            f"a URL is text such as redis://localhost, and not {type(url).__name__}: is the variable set that holds it?"
+        )
+    scheme, colon, _ = url.partition(":")
+    scheme = scheme.partition("+")[0].lower()
+    if not colon or scheme not in _SCHEMES:
+        raise SettingsValidationError(f"no provider serves this URL: its scheme must be one of {', '.join(_SCHEMES)}")
+    return scheme

@@ -16,6 +16,7 @@ from starlette.requests import HTTPConnection
 
 from grelmicro_fastapi.coordination.guards import LockHandle, ReadGuard, WriteGuard
 from grelmicro_fastapi.web.acquisition import Acquisition, Use
+from grelmicro_fastapi.web.option_types import refuse_unknown
 from grelmicro_fastapi.web.options import GuardOptions, LockOptions, Mode, ReadOptions, WriteOptions
 
 G_co = TypeVar("G_co", covariant=True)
@@ -166,6 +167,8 @@ def lock_guard(name: str, /, *names: str, required: bool = True, **options: Unpa
 
 
 def _make(mode: Mode, names: tuple[str, ...], required: bool, options: Any) -> GuardDependency[Any]:
+    # Some of these are not for every guard, which says so itself.
+    refuse_unknown(f"{mode}_guard", options, WriteOptions.__annotations__)
     return GuardDependency(GuardOptions(mode=mode, names=names, required=required, **options))
 
 

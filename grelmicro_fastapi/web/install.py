@@ -64,7 +64,7 @@ def install(app: Starlette, micro: Opens, *, strict: bool = False) -> None:
     app.router.lifespan_context = _around(cast("Lifespan", app.router.lifespan_context), micro, strict)
 
 
-def installed_in(app: Starlette) -> Opens | None:
+def installed_in(app: Any) -> Opens | None:
     """What is installed in this app."""
     return _installed.get(app)
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from starlette.requests import HTTPConnection
 
@@ -25,6 +25,8 @@ class LeaderDependency(Generic[L_co]):
     required: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(cast("object", self.election), str | LeaderElection):
+            raise ValueError(f"leader_guard takes an election or its name, and not {self.election!r}")
         conn = inspect.Parameter("conn", inspect.Parameter.KEYWORD_ONLY, annotation=HTTPConnection)
         object.__setattr__(self, "__signature__", inspect.Signature([conn]))
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict
 from fastapi import params
 
 from grelmicro_fastapi.coordination.backend import Source
+from grelmicro_fastapi.web.option_types import refuse_other_types
 
 Mode = Literal["read", "write", "lock"]
 Held = Literal["handler", "response"]
@@ -76,8 +77,8 @@ class GuardOptions:
     _hash: int = field(default=0, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "requires", tuple(self.requires))
         self._refuse_nonsense()
+        object.__setattr__(self, "requires", tuple(self.requires))
         # FastAPI looks a dependency up several times in each request.
         object.__setattr__(self, "_hash", hash(tuple(self._hashable())))
 
@@ -99,6 +100,7 @@ class GuardOptions:
         return [*values, *calls]
 
     def _refuse_nonsense(self) -> None:
+        refuse_other_types(self, self.names)
         if not self.names:
             raise ValueError("a guard needs a name")
         if self.wait is not None and not 0 <= self.wait < math.inf:
