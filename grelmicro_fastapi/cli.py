@@ -13,6 +13,7 @@ from grelmicro_fastapi.coordination.names import LEADER, LOCK, READWRITELOCK, TA
 from grelmicro_fastapi.coordination.rules import step
 from grelmicro_fastapi.coordination.state import Command, Force, Mend, State, Vacate, Verdict
 from grelmicro_fastapi.errors import GrelmicroError
+from grelmicro_fastapi.providers.sqlite import SqliteProvider
 from grelmicro_fastapi.providers.urls import provider_from_url
 from grelmicro_fastapi.web.install import installed_in
 from grelmicro_fastapi.web.lint import lint
@@ -189,8 +190,13 @@ def _tell(url: str, key: str, command: Command, done: str, nothing: str) -> None
 
 
 def _run(url: str, act: Callable[[Crew], Awaitable[T]]) -> T:
+    chosen = provider_from_url(url)
+    if isinstance(chosen, SqliteProvider) and not chosen.path.exists():
+        # Opening would make it, and nobody who looks means to.
+        _fail(f"there is no SQLite file {str(chosen.path)!r}: nothing was ever locked there")
+
     async def opened() -> T:
-        async with provider_from_url(url) as provider:
+        async with chosen as provider:
             await provider.check()
             return await act(provider.backend.crew())
 

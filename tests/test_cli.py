@@ -128,3 +128,49 @@ def test_check_says_what_will_go_badly_and_ends_with_1(tmp_path: Path) -> None:
     assert bad.returncode == 1
     assert "/bad" in bad.stdout
     assert "two-modes" in bad.stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "fact"),
+    [
+        ("shop:nope", "'shop' has no 'nope'"),
+        ("shop:good.nope", "'shop' has no 'good.nope'"),
+        ("shop:good", "'shop:good' is no application but a function"),
+        ("nowhere:app", "there is no module 'nowhere'"),
+        ("shop.main:app", "there is no module 'shop.main'"),
+        (":app", "there is no module ''"),
+    ],
+)
+def test_check_of_what_is_no_application_says_so(tmp_path: Path, target: str, fact: str) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    told = cli("check", target, folder=tmp_path)
+    assert told.returncode == 2
+    assert told.stderr.startswith(fact)
+    assert "such as shop.main:app" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_check_says_what_the_module_itself_cannot_import(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("import nowhere\n" + APP)
+    assert cli("check", "shop:app", folder=tmp_path).stderr == "No module named 'nowhere'\n"
+
+
+def test_check_knows_the_elections_of_an_installed_app(tmp_path: Path) -> None:
+    installed = """
+from grelmicro_fastapi import Grelmicro
+from grelmicro_fastapi.web.leader import leader_guard
+Grelmicro().install(app)
+
+@app.get("/sweep", dependencies=[Depends(leader_guard("main"))])
+async def sweep() -> None: ...
+"""
+    (tmp_path / "shop.py").write_text(APP + installed)
+    assert "unknown-election: GET /sweep" in cli("check", "shop:app", folder=tmp_path).stdout
+
+
+@pytest.mark.parametrize("command", [["locks"], ["show", "lock:x"], ["mend", "lock:x"], ["purge", "--idle", "0"]])
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path, command: list[str]) -> None:
+    told = cli(command[0], "--url", f"sqlite:///{tmp_path / 'locks.db'}", *command[1:])
+    assert told.returncode == 2
+    assert "there is no SQLite file" in told.stderr
+    assert not list(tmp_path.iterdir())

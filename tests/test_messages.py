@@ -14,16 +14,20 @@ from grelmicro_fastapi.web.leader import leader_guard
 
 # What type checkers would refuse: not everybody has one.
 wrong: Any = 7
+unset: Any = None
+kind: Any = MemoryProvider
 text: Any = "x"
-memory = MemoryProvider()
+lease: Any = {"lease": 3}
+longest: Any = {"max_hold": 3}
+memory: Any = MemoryProvider()
 
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "an option that a lock has not": (
-        lambda: Lock("c", **{"lease": 3}),  # type: ignore[arg-type]  # what is tested
+        lambda: Lock("c", **lease),
         "lease=: there is no such option, choose from worker=, lease_duration=, ",
     ),
     "an option of another noun": (
-        lambda: TaskLock("c", **{"max_hold": 3}),  # type: ignore[arg-type]  # what is tested
+        lambda: TaskLock("c", **longest),
         "max_hold=: there is no such option, choose from worker=, lease_duration=, min_hold_duration=, ",
     ),
     "a length that is none": (lambda: Lock("c", lease_duration=text), "lease_duration=: must be a valid number"),
@@ -49,7 +53,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "an election's backend": (lambda: LeaderElection("c", backend=wrong), "backend= takes a provider, "),
     "a guard's backend": (lambda: write_guard("c", backend=wrong), "backend= takes a provider, "),
     "an option that no guard has": (
-        lambda: write_guard("a", **{"lease": 3}),  # type: ignore[call-overload]  # what is tested
+        lambda: write_guard("a", **lease),
         "write_guard has no option lease=: choose from required=, wait=, ",
     ),
     "a guard's wait": (
@@ -66,7 +70,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "leader_guard takes an election or its name, and not 7",
     ),
     "a part by itself": (
-        lambda: Grelmicro(uses=memory),  # type: ignore[arg-type]  # what is tested
+        lambda: Grelmicro(uses=memory),
         "uses= takes a list of parts, such as uses=[RedisProvider()], and no MemoryProvider by itself",
     ),
     "a URL as list of parts": (lambda: Grelmicro(uses=text), "uses= takes a list of parts, "),
@@ -75,7 +79,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "uses= takes providers, Coordination, Tasks and other async context managers, and not what is of type str",
     ),
     "a class as part": (
-        lambda: Grelmicro(uses=[MemoryProvider]),  # type: ignore[list-item]  # what is tested
+        lambda: Grelmicro(uses=[kind]),
         "and not the class MemoryProvider: call it",
     ),
     "the time to drain": (lambda: Grelmicro(drain=text), "drain= is a number of seconds from 0 up, not 'x'"),
@@ -88,7 +92,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "a Coordination takes a provider as election=, and no int",
     ),
     "a URL that is not set": (
-        lambda: provider_from_url(None),  # type: ignore[arg-type]  # what is tested
+        lambda: provider_from_url(unset),
         "a URL is text such as redis://localhost, and not NoneType: is the variable set that holds it?",
     ),
     "a URL of no store": (

@@ -4,14 +4,14 @@ import os
 import re
 from collections.abc import Awaitable, Iterable
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, Self, cast, get_args
 
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.store import Scope
 from grelmicro_fastapi.errors import SettingsValidationError
 from grelmicro_fastapi.providers.base import Provider
 from grelmicro_fastapi.providers.sqlite_store import SqliteStore
-from grelmicro_fastapi.settings import read_env
+from grelmicro_fastapi.settings import read_env, seconds
 
 Synchronous = Literal["OFF", "NORMAL", "FULL", "EXTRA"]
 
@@ -33,7 +33,7 @@ class SqliteProvider(Provider):
     seconds a call waits while other processes write, before it is a `BackendError`.
 
     Raises `SettingsValidationError` for a memory database (use `MemoryProvider`) or a missing path, and when opened
-    for a file on a network file system.
+    for a folder that is missing, or a file on a network file system.
     """
 
     name = "sqlite"
@@ -48,16 +48,14 @@ class SqliteProvider(Provider):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(clock=clock)
-        given = read_env("SQLITE_PATH") if path is None else os.fspath(path)
+        given = read_env("SQLITE_PATH") if path is None else _text(path)
         if given is None:
             raise SettingsValidationError("SqliteProvider needs a path: pass one, or set SQLITE_PATH")
         if synchronous not in get_args(Synchronous):
             raise SettingsValidationError(f"synchronous= must be one of {', '.join(get_args(Synchronous))}")
-        if not 0 < timeout < float("inf"):
-            raise SettingsValidationError("timeout= must be a positive number of seconds")
         self.path = _file_of(given)
         self._synchronous = synchronous
-        self._timeout = timeout
+        self._timeout = seconds("timeout=", timeout, least=0.001)
         self._client: Client | None = None
 
     @classmethod
@@ -77,10 +75,25 @@ class SqliteProvider(Provider):
             for _, schema, file in await self._client.execute_fetchall("PRAGMA database_list"):
                 if schema == "main":
                     self.path = _file_of(file)
+        self._refuse_no_place()
         await super().open()
+
+    def _refuse_no_place(self) -> None:
+        if not self.path.parent.is_dir():
+            raise SettingsValidationError(
+                f"the folder of the SQLite file {str(self.path)!r} does not exist: make it, or choose another path"
+            )
+        if self.path.is_dir():
+            raise SettingsValidationError(f"{str(self.path)!r} is a folder: choose the path of a file in it")
 
     def _store(self) -> SqliteStore:
         return SqliteStore(self.path, self.clock, synchronous=self._synchronous, timeout=self._timeout)
+
+
+def _text(path: object) -> str:
+    if not isinstance(path, str | os.PathLike):
+        raise SettingsValidationError(f"a SQLite path is text or a Path, and not {type(path).__name__}")
+    return str(cast("os.PathLike[str] | str", path))
 
 
 def _file_of(given: str) -> Path:

@@ -147,7 +147,7 @@ def test_a_forked_child_opens_the_file_anew_and_its_parent_goes_on(file: Path) -
 
                 def slowly(db):
                     begun.set()
-                    time.sleep(0.1)
+                    time.sleep(0.1)  # the fork waits for this to end, so nothing after the fork can end it
 
                 busy.append(asyncio.create_task(store._write(slowly)))
                 while not begun.is_set():
@@ -377,8 +377,7 @@ def release_unseen(store: SqliteStore, token: str) -> None:
     while not other.write(release, lambda: False):
         pass
     other.close()
-    # Several looks of the other thread. Nothing here can be told that they happened: the loop stands still.
-    time.sleep(0.03)
+    time.sleep(0.03)  # several looks of the other thread, which can tell nobody here: this loop must stand still
 
 
 async def test_a_change_before_the_asker_heard_of_its_refusal_is_not_missed(file: Path, clock: ManualClock) -> None:
@@ -638,10 +637,19 @@ def test_the_environment_says_where_if_nobody_else_does(monkeypatch: pytest.Monk
         SqliteProvider()
 
 
-@pytest.mark.parametrize("options", [{"synchronous": "SOMETIMES"}, {"timeout": 0}, {"timeout": float("nan")}])
+@pytest.mark.parametrize(
+    "options", [{"synchronous": "SOMETIMES"}, {"timeout": 0}, {"timeout": float("nan")}, {"timeout": "5"}, {"path": 7}]
+)
 def test_options_are_checked_at_once(options: dict[str, Any]) -> None:
-    with pytest.raises(SettingsValidationError):
-        SqliteProvider("locks.db", **options)
+    with pytest.raises(SettingsValidationError, match=next(iter(options))):
+        SqliteProvider(**{"path": "locks.db", **options})
+
+
+async def test_a_path_where_no_file_can_be_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(SettingsValidationError, match=r"the folder of .*/later/locks\.db' does not exist: make it"):
+        await SqliteProvider(tmp_path / "later" / "locks.db").open()
+    with pytest.raises(SettingsValidationError, match="is a folder"):
+        await SqliteProvider(tmp_path).open()
 
 
 async def test_a_borrowed_connection_lends_its_file_and_stays_open(file: Path) -> None:
