@@ -37,7 +37,13 @@ class Client:
     async def meet(self, wanted: Callable[[int], bool] | None = None) -> int:
         """Ask the worker at the other end who it is, and look for another, for a while, unless it is `wanted`."""
         for _ in range(_LOOKS):
-            self.worker = int((await self.ask("GET", "/whoami")).json()["pid"])
+            try:
+                self.worker = int((await self.ask("GET", "/whoami")).json()["pid"])
+            except httpx.TransportError:
+                # A worker that is ending may hang up: the next connection goes to another.
+                if wanted is None:
+                    raise
+                continue
             if wanted is None or wanted(self.worker):
                 break
             await self._http.aclose()
