@@ -74,7 +74,8 @@ class QueueFullError(CoordinationError):
 class FencedError(CoordinationError):
     """The protected resource refused the fencing token: a newer holder has written. `name` is what was protected.
 
-    Raised by your own code, where the resource checks the token:
+    Raised by your own code, where the resource checks the token. It is answered with 409 by a route with a guard, and
+    by every route of an app that `Grelmicro` is installed in.
 
         if rows.rowcount == 0:
             raise FencedError("catalog")

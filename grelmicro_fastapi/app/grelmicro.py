@@ -15,7 +15,7 @@ from grelmicro_fastapi import context
 from grelmicro_fastapi.app.leaving import ends, parts_close, released, told_to_stop, vacated
 from grelmicro_fastapi.app.runtime import Opened, Runtime
 from grelmicro_fastapi.app.signals import Signals
-from grelmicro_fastapi.app.workers import split
+from grelmicro_fastapi.app.workers import several_in_memory
 from grelmicro_fastapi.context import Openable
 from grelmicro_fastapi.coordination.backend import Backend
 from grelmicro_fastapi.coordination.coordination import Coordination
@@ -164,8 +164,13 @@ class Grelmicro(Openable):
                     crews[backend] = backend.crew()
                     stack.push_async_callback(vacated, backend, crews[backend])
                 opened.opens[crews[backend]] += 1
-        if warning := split(crew.store.scope for crew in crews.values()):
-            _log.warning("%s", warning)
+        if count := several_in_memory([crew.store.scope for crew in crews.values()]):
+            opened.runtime.notes.append(f"memory is per process, and {count} workers run")
+            _log.warning(
+                "%d workers, and a store that reaches one process only: each has locks of its own, which exclude "
+                "nobody in the others. SqliteProvider reaches all processes of one machine",
+                count,
+            )
         # From here on the app answers on this loop: what opens now may use its locks.
         context.opened(opened.runtime)
         stack.callback(context.closed, opened.runtime)

@@ -24,6 +24,8 @@ class Runtime:
         self.tasks = tasks
         self.crews: dict[Backend, Crew] = {}
         """Who works for each store."""
+        self.notes: list[str] = []
+        """What whoever runs the service should know of it."""
         self.draining = False
         """True from the moment the server was told to stop, or the lifespan ends."""
 

@@ -39,6 +39,11 @@ class Running(Runtime, Protocol):
         ...
 
     @property
+    def notes(self) -> Sequence[str]:
+        """What whoever runs it should know."""
+        ...
+
+    @property
     def tasks(self) -> Sequence[Tasks]:
         """Its background tasks."""
         ...
@@ -89,12 +94,13 @@ class _Looker:
         return _answer("alive")
 
     async def readyz(self, request: Request) -> JSONResponse:
-        return _answer(await self._status(_running(request)))
+        running = _running(request)
+        return _answer(await self._status(running), **_notes(running))
 
     async def healthz(self, request: Request) -> JSONResponse:
         running = _running(request)
         status = await self._status(running)
-        return _answer(status, **self._details(running) if running else {})
+        return _answer(status, **_notes(running), **self._details(running) if running else {})
 
     async def _status(self, running: Running | None) -> str:
         if running is None:
@@ -138,6 +144,10 @@ def health_router(dependencies: Sequence[params.Depends] = ()) -> APIRouter:
     ):
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"], dependencies=list(needed), response_model=None)
     return router
+
+
+def _notes(running: Running | None) -> dict[str, Any]:
+    return {"notes": [*running.notes]} if running and running.notes else {}
 
 
 def _running(request: Request) -> Running | None:

@@ -24,6 +24,10 @@ pytestmark = pytest.mark.anyio
         (["--workers", "1"], {"WEB_CONCURRENCY": "3"}, 1),
         (["--workers"], {}, 1),
         (["--workers", "auto"], {"WEB_CONCURRENCY": ""}, 1),
+        (["-w3", "shop:app"], {}, 3),
+        (["-worse", "2"], {}, 1),
+        (["shop:app"], {"GUNICORN_CMD_ARGS": "--workers=3 --bind '0.0.0.0:80'"}, 3),
+        (["-w", "1", "shop:app"], {"GUNICORN_CMD_ARGS": "-w 3"}, 1),
     ],
 )
 def test_the_number_of_workers_is_read_as_servers_read_it(arguments: Any, environment: Any, count: int) -> None:

@@ -20,6 +20,7 @@ from grelmicro_fastapi.providers.sqlite import SqliteProvider
 pytestmark = pytest.mark.anyio
 
 APP = "tests.processes.holding:app"
+MEMORY = "tests.processes.in_memory:app"
 UVICORN = ["uvicorn", APP, "--port", "{port}"]
 
 
@@ -159,3 +160,25 @@ async def test_a_gunicorn_that_waits_for_a_request_has_resigned_at_once(tmp_path
         await server.ended()
         await refused(request)
         assert await server.held() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        (["tests.processes.in_memory", "{port}", "2"], 2),
+        (["tests.processes.in_memory", "{port}", "1"], 1),
+        (["uvicorn", MEMORY, "--port", "{port}", "--workers", "2"], 2),
+        (["gunicorn", "-w", "2", "-k", "uvicorn.workers.UvicornWorker", "-b", "127.0.0.1:{port}", MEMORY], 2),
+        (["gunicorn", "-c", "{folder}/conf.py", "-k", "asgi", "-b", "127.0.0.1:{port}", MEMORY], 2),
+        (["gunicorn", "-k", "asgi", "-b", "127.0.0.1:{port}", MEMORY], 1),
+    ],
+    ids=["uvicorn.run", "uvicorn.run one", "uvicorn", "gunicorn", "gunicorn by its file", "gunicorn one"],
+)
+async def test_however_several_workers_were_asked_for_it_is_known(
+    command: list[str], count: int, tmp_path: Path
+) -> None:
+    (tmp_path / "conf.py").write_text("workers = 2")
+    async with serving([part.replace("{folder}", str(tmp_path)) for part in command], tmp_path) as server:
+        told = (await server.http.get("/readyz")).json()
+        assert told.get("notes") == (["memory is per process, and 2 workers run"] if count == 2 else None)
+    assert ("locks of its own" in (tmp_path / "log").read_text()) == (count == 2)

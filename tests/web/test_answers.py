@@ -40,6 +40,18 @@ def site(request: pytest.FixtureRequest) -> Site:
     return Site(request.param == "installed")
 
 
+async def test_an_error_of_a_route_without_a_guard_is_answered_where_the_app_is_installed() -> None:
+    for install, status in ((True, 409), (False, 500)):
+        site = Site(install)
+
+        @site.app.get("/")
+        async def handle() -> None:
+            raise FencedError("catalog")
+
+        async with served(site.app, raises=False) as client:
+            assert (await client.get("/")).status_code == status
+
+
 async def test_a_busy_lock_is_409_and_says_when_to_come_back(site: Site) -> None:
     @site.app.get("/items/{item}")
     async def handle(item: str, guard: Annotated[WriteGuard, Depends(write_guard("{item}", wait=0))]) -> None: ...
