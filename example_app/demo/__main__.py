@@ -9,6 +9,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import httpx
+
 from example_app.demo import load
 from example_app.demo.accidents import Stage, freeze_a_holder, kill_a_holder
 from example_app.demo.client import Client, Spread
@@ -20,6 +22,7 @@ from grelmicro_fastapi.providers.sqlite import SqliteProvider
 
 WRITERS, EDITORS, READERS = 12, 2, 4
 PAUSE = 15
+_PATIENCE = 30
 
 
 def main(app: str = "example_app.main:app") -> int:
@@ -81,9 +84,19 @@ async def _accidents(stage: Stage, seconds: float) -> None:
     await freeze_a_holder(stage)
 
 
+async def _final(fleet: Fleet, name: str) -> int:
+    """Read a quantity, from whichever worker answers: one that died a moment ago may not be replaced yet."""
+    async with asyncio.timeout(_PATIENCE):
+        while True:
+            try:
+                async with Client(fleet.url) as client:
+                    return await client.quantity(name)
+            except httpx.HTTPError:
+                await asyncio.sleep(0.1)
+
+
 async def _conclude(fleet: Fleet, record: Record) -> int:
-    async with Client(fleet.url) as client:
-        final = {name: await client.quantity(name) for name in {one.name for one in record.updates}}
+    final = {name: await _final(fleet, name) for name in {one.name for one in record.updates}}
     outcomes = Counter(one.outcome for one in record.updates)
     print(
         f"\n{outcomes[Outcome.ACKNOWLEDGED]} updates acknowledged, {outcomes[Outcome.REFUSED]} refused,"

@@ -30,25 +30,24 @@ class Stage(NamedTuple):
 
 async def kill_a_holder(stage: Stage) -> None:
     """Kill a worker that holds a lock. The next one gets it when the lease is over, and is told."""
-    async with Client(stage.fleet.url) as client:
-        worker, update = await _catch(stage, client, stage.fleet.kill)
+    async with Client(stage.fleet.url) as client, asyncio.TaskGroup() as asked:
+        worker, update = await _catch(stage, client, asked, stage.fleet.kill)
         stage.say(f"worker {worker} holds {SKU!r}: kill -9")
         await _succeed(stage)
-        stage.record.note(await update, worker)
+        await update
     stage.say("what the killed worker was asked for has no answer: the client must take it for unknown")
 
 
 async def freeze_a_holder(stage: Stage) -> None:
     """Stop a worker for longer than its lease. When it goes on, it finds its token refused."""
-    async with Client(stage.fleet.url) as client:
-        worker, update = await _catch(stage, client, stage.fleet.freeze)
+    async with Client(stage.fleet.url) as client, asyncio.TaskGroup() as asked:
+        worker, update = await _catch(stage, client, asked, stage.fleet.freeze)
         try:
             stage.say(f"worker {worker} holds {SKU!r}: stopped in the middle (SIGSTOP)")
             await _succeed(stage)
         finally:
             stage.fleet.thaw(worker)
         late = await update
-        stage.record.note(late, worker)
     ends = {
         "": "it had written already",
         "fenced": "the table refuses its token (409 fenced)",
@@ -57,12 +56,26 @@ async def freeze_a_holder(stage: Stage) -> None:
     stage.say(f"worker {worker} goes on as if nothing had happened: {ends.get(late.problem, late.problem)}")
 
 
-async def _catch(stage: Stage, client: Client, trap: Callable[[int], None]) -> tuple[int, asyncio.Task[Update]]:
+async def noted(stage: Stage, client: Client, worker: int | None) -> Update:
+    """Increment, and note what came of it: nobody knows, if the demo ends meanwhile."""
+    sent = time.monotonic()
+    try:
+        update = await client.increment(SKU)
+    except asyncio.CancelledError:
+        stage.record.note(Update(SKU, sent, time.monotonic(), Outcome.UNKNOWN), worker)
+        raise
+    stage.record.note(update, worker)
+    return update
+
+
+async def _catch(
+    stage: Stage, client: Client, asked: asyncio.TaskGroup, trap: Callable[[int], None]
+) -> tuple[int, asyncio.Task[Update]]:
     """Do something to a worker at a moment at which it holds the lock for this client, and nobody else wants it."""
     lock = ReadWriteLock(f"stock:{SKU}", backend=stage.provider)
     while True:
         worker = await client.meet()
-        update = asyncio.create_task(client.increment(SKU))
+        update = asked.create_task(noted(stage, client, worker))
         while True:
             if update.done() or (await lock.state()).writing:
                 break
@@ -73,7 +86,7 @@ async def _catch(stage: Stage, client: Client, trap: Callable[[int], None]) -> t
         if not update.done() and (await lock.state()).writing:
             trap(worker)
             return worker, update
-        stage.record.note(await update, worker)
+        await update
 
 
 async def _succeed(stage: Stage) -> None:
@@ -81,8 +94,7 @@ async def _succeed(stage: Stage) -> None:
     start = time.monotonic()
     while True:
         async with Client(stage.fleet.url) as client:
-            update = await client.increment(SKU)
-        stage.record.note(update, None)
+            update = await noted(stage, client, None)
         if update.outcome is Outcome.ACKNOWLEDGED:
             break
     waited = time.monotonic() - start
