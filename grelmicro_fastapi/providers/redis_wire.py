@@ -28,6 +28,7 @@ from grelmicro_fastapi.coordination.state import (
     Verdict,
     Writer,
     made_reply,
+    maker,
 )
 from grelmicro_fastapi.coordination.store import Ask, Snapshot, Wake
 from grelmicro_fastapi.providers.redis_protocol import Word
@@ -40,7 +41,8 @@ _WRITER, _NOTE = Struct(">ddBH"), Struct(">I")
 _SEAT = Struct(">cBdddH")
 
 _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
-
+_MODES = {mode: mode.value for mode in Mode}
+_POISONS = {poison: poison.value for poison in Poison}
 
 assert {*Poison} == {"clear", "keep", "set"}, "redis.lua compares these words"
 
@@ -54,12 +56,15 @@ def words(asks: Iterable[Ask]) -> list[Word]:
 
 
 def _words(command: Command, claim: int) -> tuple[Word, ...]:
+    # The usual ones by class, for a pattern costs several times as much.
+    if isinstance(command, Acquire):
+        token, mode, ttl, seat, place, more, expect, note = command
+        wanted = "" if expect is None else expect
+        return ("A", claim, token, _MODES[mode], ttl, seat, place, 1 if more else 0, wanted, note)
+    if isinstance(command, Release):
+        token, min_hold, poison = command
+        return ("R", claim, token, min_hold, _POISONS[poison])
     match command:
-        case Acquire(token, mode, ttl, seat, place, more, expect, note):
-            wanted = "" if expect is None else expect
-            return ("A", claim, token, mode.value, ttl, seat, place, int(more), wanted, note)
-        case Release(token, min_hold, poison):
-            return ("R", claim, token, min_hold, poison.value)
         case Renew(token, ttl):
             return ("N", claim, token, ttl)
         case Downgrade(token, ttl):
@@ -99,15 +104,20 @@ class Answered(NamedTuple):
     newer: int
 
 
+_made_answered = maker(Answered)
+
+
 def answered(answer: object) -> Answered:
     """Read what the script returned after commands."""
     first, *rows = cast("list[Any]", answer)
-    return Answered([_reply(row) for row in rows], max(0, first), max(0, -first))
+    return _made_answered(([_reply(row) for row in rows], max(0, first), max(0, -first)))
 
 
 def _reply(row: list[Any]) -> Reply:
-    verdict, fence, poisoned, retry, seated, *said = row
-    wakes = tuple((seat.decode(), after) for seat, after in zip(said[::2], said[1::2], strict=True)) if said else ()
+    verdict, fence, poisoned, retry, seated = row[:5]
+    wakes: tuple[tuple[str, int], ...] = ()
+    if len(row) > 5:
+        wakes = tuple((seat.decode(), after) for seat, after in zip(row[5::2], row[6::2], strict=True))
     return made_reply((_VERDICTS[verdict], fence, poisoned == 1, retry, seated == 1, wakes))
 
 
