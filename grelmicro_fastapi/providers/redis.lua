@@ -53,34 +53,44 @@ elseif floor then
   fence = tonumber(call('GET', floor) or 0)
 end
 
--- The short way (uncontended.py): somebody comes to a free lock and expects nothing, or the only one leaves while nobody
--- waits. To make the functions of the whole law takes longer than all of this.
+-- The short way: somebody enters where nobody is or only others read, and expects nothing; or leaves while nobody waits.
+-- Most come and go like that, and to make the functions of the whole law takes longer than all of this.
 if before and graves == 0 then
   local op, token, count = ARGV[5], ARGV[7], #ARGV
-  local nobody = at > #before -- neither a writer nor seats
-  if op == 'A' and count == 14 and nobody and readers == 0 and ARGV[13] == '' then
+  local open = at > #before -- neither a writer nor seats
+  if op == 'A' and count == 14 and open and ARGV[13] == '' then
     local ends, found, note = now + ARGV[9], poisoned, ARGV[14]
-    if ARGV[8] == 'w' then
+    if ARGV[8] == 'w' and readers == 0 then
       fence = fence + 1
       call('HSET', key, 'state', pack(STATE, 0, fence, now, #claimant, claimant, 0, 0, 0, 1, 0, 1)
         .. pack(WRITER, now, ends, found, #token, token, #note, note))
-    else
-      call('HSET', key, 'r:' .. token, int(ends), 'state',
-        pack(STATE, found, fence, now, #claimant, claimant, 1, 0, ends, 1, ends, 0))
+      return {0, {'granted', fence, found, 0, 0}}
     end
-    return {0, {'granted', fence, found, 0, 0}}
-  end
-  if op == 'R' and count == 9 then
+    if ARGV[8] == 'r' and (readers == 0 or earliest > now and not call('HMGET', key, 'r:' .. token)[1]) then
+      if ends >= latest then latest, exact = ends, 1 end
+      if readers == 0 or ends < earliest then earliest = ends end
+      call('HSET', key, 'r:' .. token, int(ends), 'state',
+        pack(STATE, found, fence, now, #claimant, claimant, readers + 1, 0, latest, exact, earliest, 0))
+      return {0, {'granted', fence, found, 0, 0}}
+    end
+  elseif op == 'R' and count == 9 then
     local left = false
     if writes == 1 and ARGV[8] == '0' and ARGV[9] == 'clear' then
       local _, ends, _, holder, _, behind = read(WRITER, before, at)
       left = holder == token and ends > now and behind > #before
       if left then call('HDEL', key, '') end -- as at the end
-    elseif nobody and readers == 1 and earliest > now then
-      left = call('HDEL', key, 'r:' .. token) == 1
+    elseif open and readers > 0 and earliest > now then
+      local ends = call('HMGET', key, 'r:' .. token)[1]
+      if ends then
+        left, readers = true, readers - 1
+        call('HDEL', key, 'r:' .. token)
+        if tonumber(ends) >= latest then exact = 0 end
+        if readers == 0 then latest, exact, earliest = 0, 1, 0 end
+      end
     end
     if left then
-      call('HSET', key, 'state', pack(STATE, poisoned, fence, now, #claimant, claimant, 0, 0, 0, 1, 0, 0))
+      call('HSET', key, 'state',
+        pack(STATE, poisoned, fence, now, #claimant, claimant, readers, 0, latest, exact, earliest, 0))
       return {0, {'granted', fence, 0, 0, 0}}
     end
   end
