@@ -130,14 +130,21 @@ async def test_a_cancelled_open_leaves_nothing_open() -> None:
         await provider.check()
 
 
-async def test_check_says_what_is_wrong(tmp_path: Path) -> None:
-    provider = SqliteProvider(tmp_path / "missing" / "locks.db")
+@pytest.fixture
+def nonsense(tmp_path: Path) -> Path:
+    file = tmp_path / "locks.db"
+    file.write_bytes(b"this is not a database" * 100)
+    return file
+
+
+async def test_check_says_what_is_wrong(nonsense: Path) -> None:
+    provider = SqliteProvider(nonsense)
     with pytest.raises(NotRunningError, match="not open"):
         await provider.check()
     async with provider:
-        with pytest.raises(BackendError, match="unable to open"):
+        with pytest.raises(BackendError, match="not a database"):
             await provider.check()
-        (tmp_path / "missing").mkdir()
+        nonsense.unlink()
         await provider.check()
 
 
