@@ -144,7 +144,7 @@ async def test_check_says_what_is_wrong(nonsense: Path) -> None:
     async with provider:
         with pytest.raises(BackendError, match="not a database"):
             await provider.check()
-        nonsense.unlink()
+        await asyncio.to_thread(nonsense.unlink)
         await provider.check()
 
 
