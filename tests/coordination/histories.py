@@ -76,6 +76,28 @@ def history(rng: random.Random, length: int = 30) -> list[Batch]:
     return batches
 
 
+def line(rng: random.Random, length: int = 30) -> list[Batch]:
+    """A history of processes that only write, and queue for it. Some come too late when they are called."""
+    now = rng.choice(STARTS)
+    pauses = rng.choice([[0, 1, 60], [0, 60, 251, 500], [0, 251, 1_000, 2_900]])
+    state = State()
+    batches: list[Batch] = []
+    for _ in range(length):
+        now += rng.choice(pauses)
+        claim = rng.choice([250, 250, 900, 1])
+        commands: list[Command] = []
+        if state.writer and rng.random() < 0.6:
+            commands.append(Release(state.writer.token))
+        if not commands or rng.random() < 0.3:
+            seat, place, more = rng.choice(SEATS[1::2]), rng.choice([3_000, 3_000, 700]), rng.random() < 0.3
+            token, ttl = rng.choice(TOKENS), rng.choice([60_000, 60_000, 400])
+            commands.append(Acquire(token, Mode.WRITE, ttl, seat, place, more))
+        for command in commands:
+            step(state, command, now, claim)
+        batches.append(Batch(now, claim, tuple(commands)))
+    return batches
+
+
 def _usual(rng: random.Random, state: State, ttls: list[int]) -> Command:
     """What processes do all day. Mostly whoever holds a lease is the one who gives it back."""
     holders = [*state.readers, *([state.writer.token] if state.writer else [])]

@@ -95,7 +95,11 @@ MUTANTS = {
         "op = 'renew' then\n                        l.until := at + ttl;",
     ),
     "expect_forgets_the_poison": ("::bigint <> l.fence or l.poisoned)", "::bigint <> l.fence)"),
-    "a_refusal_without_a_seat_leaves_one": ("if seat <> '' then", "if true then"),
+    "a_refusal_without_a_seat_leaves_one": (
+        "if seat <> '' then\n                            seated",
+        "if true then\n                            seated",
+    ),
+    "the_short_way_seats_who_has_no_seat": ("if seat <> '' then\n            --", "if true then\n            --"),
     "a_lapse_does_not_lengthen_the_window": ("s.grace := least(", "s.until := s.until + 0 * least("),
     "a_seat_that_asks_stays_called": (
         "                                s.called := 0;\n                                l.seats[place]",
@@ -103,24 +107,79 @@ MUTANTS = {
     ),
     "the_fence_stands_still_on_the_long_way": ("l.fence := l.fence + 1;", ""),
     "the_fence_stands_still_on_the_short_way": ("fence = k.fence + 1,", "fence = k.fence,"),
-    "the_short_way_ignores_the_queue": (
-        " and cardinality(k.seats) = 0\n                and k.version = 1\n            returning k.fence, k.found",
-        "\n                and k.version = 1\n            returning k.fence, k.found",
+    "the_short_way_ignores_the_queue": ("(cardinality(k.seats) = 0 or (k.seats[1]).id = seat)", "true"),
+    "the_short_way_enters_where_there_is_more": (
+        "and k.plain_until > at and k.writer is null\n",
+        "and k.writer is null\n",
     ),
+    "the_short_way_enters_whatever_is_expected": ("and command -> 'expect' = 'null' and next", "and next"),
     "the_short_way_ignores_readers": (
-        "k.writer is null and k.readers = 0 and k.graves = 0",
-        "k.writer is null and k.graves = 0",
+        "l.plain_until := case when l.readers = 0 and l.graves = 0",
+        "l.plain_until := case when l.graves = 0",
     ),
     "the_short_way_ignores_graves": (
-        "k.writer is null and k.readers = 0 and k.graves = 0",
-        "k.writer is null and k.readers = 0",
+        "l.plain_until := case when l.readers = 0 and l.graves = 0",
+        "l.plain_until := case when l.readers = 0",
     ),
-    "the_short_way_releases_the_dead": ("and k.until > at and k.readers = 0", "and k.readers = 0"),
-    "the_short_way_calls_nobody": (
-        "and cardinality(k.seats) = 0 and k.version = 1\n            returning k.fence into",
-        "and k.version = 1\n            returning k.fence into",
+    "the_short_way_ignores_readers_that_wait": (
+        "l.plain_until := case when s.mode = 'w' then least(l.plain_until, s.until) else 0 end;",
+        "l.plain_until := least(l.plain_until, s.until);",
+    ),
+    "the_short_way_takes_dead_seats_for_live": (
+        "case when s.mode = 'w' then least(l.plain_until, s.until) else 0 end;",
+        "case when s.mode = 'w' then l.plain_until else 0 end;",
+    ),
+    "the_short_way_does_not_note_when_its_seats_end": (
+        "plain_until = least(k.plain_until, at + (command ->> 'place')::bigint)",
+        "plain_until = k.plain_until",
     ),
     "the_short_way_forgets_the_poison": ("found = k.poisoned, poisoned = false", "found = false, poisoned = false"),
+    "the_short_way_keeps_the_seat": ("else k.seats[2:] end\n", "else k.seats end\n"),
+    "the_short_way_gives_the_seat_up_though_more_follow": (
+        "seats = case when (command ->> 'more')::boolean and cardinality(k.seats) > 0",
+        "seats = case when false",
+    ),
+    "a_seat_kept_on_the_short_way_stays_called": (
+        "(k.seats[1]).until, false, 0, (k.seats[1]).grace)",
+        "(k.seats[1]).until, false, (k.seats[1]).called, (k.seats[1]).grace)",
+    ),
+    "a_seat_kept_on_the_short_way_loses_its_grace": ("until, false, 0, (k.seats[1]).grace)", "until, false, 0, 0)"),
+    "the_short_way_seats_one_twice": ("and not exists (select from unnest(k.seats) s where s.id = seat)", ""),
+    "the_short_way_seats_who_is_in": ("and k.writer is distinct from command ->> 'token'", ""),
+    "the_short_way_seats_behind_the_dead": (
+        "case when k.writer is null then (k.seats[1]).called else k.until end > at",
+        "case when k.writer is null then (k.seats[1]).called > at else true end",
+    ),
+    "the_short_way_seats_behind_the_lapsed": (
+        "case when k.writer is null then (k.seats[1]).called else k.until end > at",
+        "case when k.writer is null then cardinality(k.seats) > 0 else k.until > at end",
+    ),
+    "the_short_way_is_late_to_ask_again": (
+        "coalesce(k.until, (k.seats[1]).called) - at into",
+        "coalesce(k.until, (k.seats[1]).until) - at into",
+    ),
+    "the_short_way_releases_the_dead": ("command ->> 'token' and k.until > at\n", "command ->> 'token'\n"),
+    "the_short_way_leaves_where_there_is_more": (
+        "k.plain_until > at and k.writer = command ->> 'token'",
+        "k.writer = command ->> 'token'",
+    ),
+    "the_short_way_knows_no_cooldown": ("and command ->> 'min_hold' = '0'", ""),
+    "the_short_way_leaves_no_poison": ("and command ->> 'poison' = 'clear' then", "then"),
+    "the_short_way_calls_nobody": (
+        "at + greatest((command ->> 'claim')::bigint, (k.seats[1]).grace)",
+        "0 * greatest((command ->> 'claim')::bigint, (k.seats[1]).grace)",
+    ),
+    "the_short_way_gives_no_grace": (
+        "at + greatest((command ->> 'claim')::bigint, (k.seats[1]).grace)",
+        "at + (command ->> 'claim')::bigint",
+    ),
+    "the_short_way_calls_the_lapsed": ("and coalesce((k.seats[1]).called, 0) = 0 ", ""),
+    "the_short_way_sets_the_lapsed_an_alarm": ("and coalesce((k.seats[2]).called, 0) = 0", ""),
+    "the_short_way_sets_no_alarm": ("if cardinality(line) > 1 then", "if false then"),
+    "a_successor_is_not_heard": (
+        "@schema@.advance_v1(array[name], jsonb_build_array(jsonb_build_array(next)), caller, at)\n",
+        "',[\"gone\",0,false,0,false,[]]]'\n",
+    ),
     "poison_stays_behind_its_writer": (
         "l.found := l.poisoned;\n                            l.poisoned := false;",
         "l.found := l.poisoned;",

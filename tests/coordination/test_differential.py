@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grelmicro_fastapi.providers.postgres_schema import SOURCE
-from tests.coordination.histories import Batch, History, Outcome, history, tell
+from tests.coordination.histories import Batch, History, Outcome, history, line, tell
 from tests.coordination.port_postgres import MUTANTS as POSTGRES_MUTANTS
 from tests.coordination.port_postgres import postgres_port
 from tests.coordination.port_redis import MUTANTS as REDIS_MUTANTS
@@ -54,7 +54,7 @@ mutants = pytest.mark.parametrize(
 @cache
 def corpus() -> list[tuple[list[Batch], list[Outcome]]]:
     rng = random.Random(20_261_130)
-    told = [history(rng) for _ in range(500)]
+    told = [history(rng) for _ in range(500)] + [line(rng) for _ in range(200)]
     return [(one, tell(one)) for one in told]
 
 
@@ -80,7 +80,7 @@ def test_a_port_tells_every_history_as_the_law_does(port: Port, request: pytest.
         @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
         @given(st.randoms(use_true_random=False))
         def agree(rng: random.Random) -> None:
-            batches = history(rng)
+            batches = line(rng) if rng.random() < 0.3 else history(rng)
             assert (found := difference(run, batches, tell(batches))) is None, found
 
         agree()

@@ -255,6 +255,13 @@ async def test_grants_are_durable_and_releases_and_refusals_need_not_wait_for_th
     assert await commits(release("three", "lock:b")) == "off"
     assert await commits(release("nobody", "lock:b"), write("four", key="lock:b")) == "on"
     assert await commits(Ask("lock:a", Leave("a/w"), CLAIM)) == "off"
+    # One leaves, and its successor asks in the same batch.
+    assert await commits(write("one", "a/w", key="lock:c")) == "on"
+    assert await commits(release("one", "lock:c"), write("two", "a/w", key="lock:c")) == "on"
+    assert await commits(write("three", "b/w", key="lock:c")) == "off"
+    assert await commits(release("two", "lock:c"), write("four", "a/w", key="lock:c")) == "off"
+    assert await commits(write("three", "b/w", key="lock:c")) == "on"
+    assert await commits(release("three", "lock:c"), Ask("lock:c", Undo("four"), CLAIM)) == "on"
 
 
 async def test_batches_in_opposite_orders_do_not_wait_for_each_other(
