@@ -131,7 +131,7 @@ class Queue:
         self._flying += len(askers)
         self._run.on = False
         # A reader who asks for all keeps the turn for those who follow, and a writer the place.
-        more = len(self.waiters) > len(askers) and (self._mode is Mode.READ or self._run.extends)
+        more = len(self.waiters) > len(askers) and (self._mode is Mode.READ or self._run.extends(courier.pace))
         for left, waiter in enumerate(askers, 1 - len(askers)):
             if waiter not in self.waiters:
                 self._landed()

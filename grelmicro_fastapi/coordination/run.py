@@ -4,6 +4,9 @@ To hand a lock on within a process costs a fraction of what it costs between two
 one round trip. So a process keeps its place for a few short holds, and then queues anew.
 """
 
+from grelmicro_fastapi.coordination.pace import Pace
+from grelmicro_fastapi.coordination.state import CLAIM
+
 LONGEST = 4
 """How many enter in a row at the most,"""
 TURN = 0.05
@@ -18,10 +21,9 @@ class Run:
         self._length = 0
         self._since = 0.0
 
-    @property
-    def extends(self) -> bool:
-        """May our place be kept for yet another?"""
-        return self._length + 1 < LONGEST
+    def extends(self, pace: Pace) -> bool:
+        """May our place be kept for yet another? Not if the store is slow to answer us: the others would wait too."""
+        return self._length + 1 < LONGEST and pace.claim <= CLAIM
 
     def granted(self, kept: bool, asked: float) -> None:
         """One entered who had asked at that time, and our place was kept, or given up."""

@@ -85,8 +85,9 @@ class Acquire(NamedTuple):
     After its end it would be a new grant, which a late Release of the first would end, and poison with it. So a caller
     who does not know what became of his Acquire undoes the token and asks with another.
 
-    `seat` (or "") is where to wait, for `place` ms unless refreshed; `more` says that others of that seat follow in
-    this batch. With `expect`, only if that is still the fence and nothing is poisoned.
+    `seat` (or "") is where to wait, for `place` ms unless refreshed; `more` says that others of that seat follow:
+    readers in this batch, a writer when this one leaves. With `expect`, only if that is still the fence and nothing is
+    poisoned.
     """
 
     token: str

@@ -117,6 +117,21 @@ async def test_readers_elsewhere_have_their_turn_in_the_middle_of_a_run() -> Non
         assert empty(await fleet.state())
 
 
+async def test_a_process_whose_store_answers_late_enters_once_and_asks_no_more_than_it_must() -> None:
+    fleet, log = Fleet(), list[str]()
+    async with fleet.process() as (late, wire), fleet.direct() as other:
+        wire.coming = 0.2
+        held = await other.lock().acquire()
+        tasks = crowd(fleet, late, log, "late", 3, 0.001)
+        await fleet.clock.advance(0.5)
+        await held.release()
+        while not log:
+            await fleet.clock.advance(0.01)
+        assert not (await fleet.state("lock:x")).seats
+        await finish(fleet, tasks, 0.05)
+        assert wire.sent(Leave) == 0
+
+
 async def test_a_place_that_was_kept_for_those_who_gave_up_is_given_up() -> None:
     fleet, log = Fleet(), list[str]()
     async with fleet.process() as (one, wire), fleet.direct() as other:
