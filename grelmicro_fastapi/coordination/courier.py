@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.futures import Bound, settle, sleep, within
-from grelmicro_fastapi.coordination.lane import Lane
+from grelmicro_fastapi.coordination.lane import ABREAST, Lane
 from grelmicro_fastapi.coordination.pace import Pace
 from grelmicro_fastapi.coordination.parcel import OPERATION, Asker, Parcel, broken_promise, closed, silence
 from grelmicro_fastapi.coordination.state import GRAVE, Acquire, Command, Reply, Undo, Verdict
@@ -181,7 +181,9 @@ class Courier:
                 # Where each key has a lane of its own there is no end of them.
                 self._lanes = {name: lane for name, lane in self._lanes.items() if lane.busy}
                 self._crowded = max(256, 2 * len(self._lanes))
-            road = self._lanes[name] = Lane(self.store, self.clock, self.pace, self._deliver, self._rests)
+            # In the lanes apart nobody waits, and few but large batches cost least.
+            abreast = 1 if lane else ABREAST
+            road = self._lanes[name] = Lane(self.store, self.clock, self.pace, self._deliver, self._rests, abreast)
         return road
 
     def _track(self, errand: Coroutine[object, object, None]) -> None:

@@ -113,16 +113,20 @@ class Store(Protocol):
         ...
 
 
+Landed = Callable[[Sequence[Answer] | BackendError], None]
+"""Called once with the answers of a batch, or with why nothing is known of any of them; never before it has left."""
+
+
 class Flight(Protocol):
     """A batch that is under way."""
 
-    def abandon(self) -> None:
-        """Give it up: what it travels on cannot be used any more."""
+    def follow(self, asks: Sequence[Ask], landed: Landed) -> "Flight | None":
+        """Send another right behind, which cannot overtake it. None if nothing was sent, for that is not possible."""
         ...
 
-
-Landed = Callable[[Sequence[Answer] | BackendError], None]
-"""Called once with the answers of a batch, or with why nothing is known of any of them."""
+    def abandon(self) -> None:
+        """Give it up: what it travels on cannot be used any more. What follows it hears that."""
+        ...
 
 
 @runtime_checkable

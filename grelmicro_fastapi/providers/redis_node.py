@@ -8,7 +8,7 @@ from typing import Any
 
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
 from grelmicro_fastapi.providers.redis_driver import Connection, Driver
-from grelmicro_fastapi.providers.redis_pipe import Landed, Pipe
+from grelmicro_fastapi.providers.redis_pipe import Errand, Landed, Pipe
 from grelmicro_fastapi.providers.redis_protocol import Word, pack
 from grelmicro_fastapi.providers.redis_wire import SCRIPT, SHA
 
@@ -71,41 +71,41 @@ class Node:
             for each in (pipe.connection, *(idle.connection for idle in self._idle), *self._lent):
                 await hang_up(each)
             self._idle.clear()
-        elif self._closed or not pipe.clean:
+        elif self._closed or not pipe.sound:
             await hang_up(pipe.connection)
         else:
             self._idle.append(pipe)
         return answers
 
-    def send(self, questions: bytes, count: int, landed: Landed) -> Callable[[], None] | None:
+    def send(self, questions: bytes, count: int, landed: Landed, behind: Errand | None = None) -> Errand | None:
         """Send at once so many packed commands, over a connection that is ready; None if none is, and nothing was sent.
 
-        `landed` is called once with the answers, or with the `BackendError` that says why they are missing. What is
-        returned gives it up.
+        `landed` is called once with the answers, or with the `BackendError` that says why they are missing. What goes
+        `behind` an errand goes over the same connection, if answers to that one are still due.
         """
-        while self._idle and not (self._closed or self._replicas):
+        if self._closed or self._replicas:
+            return None
+        if behind:
+            pipe = behind.pipe
+            ready = behind.landed is not None and pipe.sound
+            return pipe.send(questions, count, partial(self._back, pipe, landed)) if ready else None
+        while self._idle:
             pipe = self._idle.pop()
-            if pipe.clean:
-                pipe.send(questions, count, partial(self._back, pipe, landed))
-                return partial(self._break, pipe)
-            self._break(pipe)
+            if pipe.sound:
+                return pipe.send(questions, count, partial(self._back, pipe, landed))
+            pipe.abandon()
         return None
 
     def _back(self, pipe: Pipe, landed: Landed, got: list[Any] | Exception) -> None:
         if isinstance(got, Exception):
-            self._break(pipe)
+            pipe.abandon()
             landed(unreachable(got, sent=True))
             return
-        if self._closed or not pipe.clean or any(self._is(answer, "READONLY") for answer in got):
-            self._break(pipe)
-        else:
+        if self._closed or not pipe.sound or any(self._is(answer, "READONLY") for answer in got):
+            pipe.abandon()
+        elif not pipe.busy:
             self._idle.append(pipe)
         landed(got)
-
-    def _break(self, pipe: Pipe) -> None:
-        pipe.abandon()
-        # What the library keeps of it is given back where we may wait for that.
-        self._broken.append(pipe.connection)
 
     async def _tidy(self) -> None:
         while self._broken:
@@ -156,10 +156,11 @@ class Node:
     async def _take(self) -> Pipe:
         while self._idle:
             pipe = self._idle.pop()
-            if pipe.clean:
+            if pipe.sound:
                 return pipe
             await hang_up(pipe.connection)
-        return Pipe(await self._open())
+        # What the library keeps of a connection that we abandon is given back where we may wait for that.
+        return Pipe(await self._open(), self._broken.append)
 
     async def _open(self) -> Connection:
         await self._tidy()

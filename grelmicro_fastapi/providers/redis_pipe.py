@@ -4,6 +4,7 @@ Its own reading and writing costs more than all the rest of an uncontended lock.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -16,27 +17,61 @@ Landed = Callable[[list[Any] | Exception], object]
 """Gets the answers, or why there are none."""
 
 
-class Pipe(asyncio.Protocol):
-    """Takes over the transport of a connection. One exchange at a time."""
+class Errand:
+    """Questions that were sent together, and what has been answered so far."""
 
-    def __init__(self, connection: Connection) -> None:
+    __slots__ = ("answers", "count", "landed", "pipe")
+
+    def __init__(self, pipe: "Pipe", count: int, landed: Landed) -> None:
+        self.pipe = pipe
+        self.count = count
+        self.landed: Landed | None = landed
+        self.answers: list[Any] = []
+
+    def end(self, got: list[Any] | Exception) -> None:
+        """Tell whoever waits, once."""
+        landed, self.landed = self.landed, None
+        if landed:
+            landed(got)
+
+    def abandon(self) -> None:
+        """Nobody waits for the answers any more, so nobody can use this connection any more."""
+        self.landed = None
+        self.pipe.abandon()
+
+
+class Pipe(asyncio.Protocol):
+    """Takes over the transport of a connection. Answers come in the order of the questions.
+
+    `abandoned` is called once if we hang up, which the library that made the connection does not know of.
+    """
+
+    def __init__(self, connection: Connection, abandoned: Callable[[Connection], object]) -> None:
         self.connection = connection
+        self._abandoned: Callable[[Connection], object] | None = abandoned
         self._transport = transport_of(connection)
         self._library = self._transport.get_protocol()
-        self._answers: list[Any] = []
-        self._expected = 0
         self._reader = reader()
-        self._landed: Landed | None = None
-        self.clean = not self._transport.is_closing()
-        """False once it is lost, or an answer is due that nobody waits for."""
+        self._due: deque[Errand] = deque()
+        self._sound = not self._transport.is_closing()
         self._transport.set_protocol(self)
 
-    def send(self, questions: bytes, count: int, landed: Landed) -> None:
+    @property
+    def sound(self) -> bool:
+        """False once it is lost, or something was said that nobody had asked for."""
+        return self._sound
+
+    @property
+    def busy(self) -> bool:
+        """Are answers due?"""
+        return bool(self._due)
+
+    def send(self, questions: bytes, count: int, landed: Landed) -> Errand:
         """Send without waiting. `landed` is called once with so many answers, or with why there are none."""
-        self.clean = False
-        self._answers, self._expected = [], count
-        self._landed = landed
+        errand = Errand(self, count, landed)
+        self._due.append(errand)
         self._transport.write(questions)
+        return errand
 
     async def exchange(self, questions: bytes, count: int, seconds: float) -> list[Any]:
         """Send, and return so many answers; an error of the server is one of them.
@@ -45,50 +80,60 @@ class Pipe(asyncio.Protocol):
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[list[Any] | Exception] = loop.create_future()
-        timer = loop.call_later(seconds, self._end, TimeoutError("it took too long"))
+        errand = self.send(questions, count, partial(settle, done))
+        timer = loop.call_later(seconds, errand.end, TimeoutError("it took too long"))
         try:
-            self.send(questions, count, partial(settle, done))
             got = await done
         finally:
             timer.cancel()
-            self._landed = None
+            errand.landed = None
         if isinstance(got, Exception):
             raise got
         return got
 
     def abandon(self) -> None:
-        """Nobody waits for the answers any more, so nobody can use this connection any more."""
-        self._landed = None
+        """Hang up at once. Whoever waits for an answer is told so a moment later."""
+        self._sound = False
         self._transport.abort()
+        abandoned, self._abandoned = self._abandoned, None
+        if abandoned:
+            abandoned(self.connection)
 
     def data_received(self, data: bytes) -> None:
         """Part of an answer, or several."""
-        if self._landed is None:
-            self.clean = False
+        if not self._due:
+            self._sound = False
             return
         self._reader.feed(data)
-        try:
-            while len(self._answers) < self._expected:
-                answer = self._reader.gets()
-                if answer is MORE:
-                    return
-                self._answers.append(answer)
-        except OSError as error:
-            self._end(error)
-            return
-        self.clean = not self._reader.has_data()
-        self._end(self._answers)
+        while self._due and self._complete(self._due[0]):
+            errand = self._due.popleft()
+            if not self._due and self._reader.has_data():
+                self._sound = False
+            errand.end(errand.answers)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The other side hung up, or we did."""
-        self.clean = False
-        self._end(exc or ConnectionResetError("the server closed the connection"))
+        self._lost(exc or ConnectionResetError("the connection was closed"))
         self._library.connection_lost(exc)
 
-    def _end(self, got: list[Any] | Exception) -> None:
-        landed, self._landed = self._landed, None
-        if landed:
-            landed(got)
+    def _complete(self, errand: Errand) -> bool:
+        answers = errand.answers
+        try:
+            while len(answers) < errand.count:
+                answer = self._reader.gets()
+                if answer is MORE:
+                    return False
+                answers.append(answer)
+        except OSError as error:
+            self._lost(error)
+            return False
+        return True
+
+    def _lost(self, error: Exception) -> None:
+        self._sound = False
+        due, self._due = self._due, deque()
+        for errand in due:
+            errand.end(error)
 
 
 def transport_of(connection: Connection) -> asyncio.Transport:

@@ -15,6 +15,7 @@ from grelmicro_fastapi.providers.base import newer
 from grelmicro_fastapi.providers.redis_calls import Calls, Part, parts_of
 from grelmicro_fastapi.providers.redis_driver import REFUSALS, Driver
 from grelmicro_fastapi.providers.redis_ears import Ears, EverySlot, OneChannel
+from grelmicro_fastapi.providers.redis_pipe import Errand
 from grelmicro_fastapi.providers.redis_protocol import Word
 from grelmicro_fastapi.providers.redis_site import Cluster, OneServer, slot_of
 from grelmicro_fastapi.providers.redis_trip import Trip
@@ -98,13 +99,16 @@ class RedisStore:
 
     def send(self, asks: Sequence[Ask], landed: Landed) -> Flight | None:
         """The same, in the step that asks, where a connection to the one server is ready."""
+        return self._leave(asks, landed, None)
+
+    def _leave(self, asks: Sequence[Ask], landed: Landed, behind: Errand | None) -> Flight | None:
         if isinstance(self._site, Cluster) or self._now:
             return None
         parts = parts_of(asks)
         calls = [self._calls.packed(key, words([asks[place] for place in mine])) for key, mine in parts]
-        trip = Trip(partial(self._arrived, asks, parts, landed), partial(self._again, asks, parts))
-        trip.give_up = self._site.node.send(b"".join(calls), len(calls), trip.landed)
-        return trip if trip.give_up else None
+        trip = Trip(partial(self._arrived, asks, parts, landed), partial(self._again, asks, parts), self._leave)
+        trip.errand = self._site.node.send(b"".join(calls), len(calls), trip.landed, behind)
+        return trip if trip.errand else None
 
     def _arrived(
         self, asks: Sequence[Ask], parts: Sequence[Part], landed: Landed, got: "list[Any] | Exception"
@@ -117,15 +121,12 @@ class RedisStore:
 
     async def _again(self, asks: Sequence[Ask], parts: Sequence[Part], got: list[Any]) -> list[Any]:
         """Ask once more for what the server did not do: it had no script, or is no primary any more."""
-        undone = [
-            place
-            for place, answer in enumerate(got)
-            if isinstance(answer, Exception) and self._driver.code(answer) in ("NOSCRIPT", "READONLY")
-        ]
+        code = self._driver.code
+        refused = [place for place, answer in enumerate(got) if isinstance(answer, Exception)]
+        undone = [place for place in refused if code(got[place]) in ("NOSCRIPT", "READONLY")]
         calls = [self._calls.call(parts[place][0], words([asks[one] for one in parts[place][1]])) for place in undone]
-        if calls:
-            for place, answer in zip(undone, await self._site.run(calls), strict=True):
-                got[place] = answer
+        for place, answer in zip(undone, await self._site.run(calls) if calls else (), strict=True):
+            got[place] = answer
         return got
 
     def _assemble(self, asks: Sequence[Ask], parts: Sequence[Part], got: Sequence[Any]) -> Sequence[Answer]:

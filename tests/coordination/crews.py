@@ -120,27 +120,33 @@ class SwiftWire(Wire):
     operation = 5.0
 
     def send(self, asks: Sequence[Ask], landed: Landed) -> Flight | None:
-        flight = _Flight()
-
-        async def fly() -> None:
-            try:
-                answers: Sequence[Answer] | BackendError = await self.apply(asks)
-            except BackendError as error:
-                answers = error
-            if not flight.abandoned:
-                landed(answers)
-
-        flight.task = asyncio.get_running_loop().create_task(fly(), context=Context())
-        return flight
+        return _Flight(self, asks, landed)
 
 
 class _Flight:
-    task: "asyncio.Task[None]"
-    abandoned = False
+    def __init__(self, wire: Wire, asks: Sequence[Ask], landed: Landed, behind: "_Flight | None" = None) -> None:
+        self.wire = wire
+        self.abandoned = False
+        self.task = asyncio.get_running_loop().create_task(self._fly(asks, landed, behind), context=Context())
+
+    def follow(self, asks: Sequence[Ask], landed: Landed) -> Flight | None:
+        return None if self.task.done() or self.abandoned else _Flight(self.wire, asks, landed, self)
 
     def abandon(self) -> None:
         self.abandoned = True
         self.task.cancel()
+
+    async def _fly(self, asks: Sequence[Ask], landed: Landed, behind: "_Flight | None") -> None:
+        if behind:
+            await asyncio.wait([behind.task])
+        try:
+            if behind and behind.abandoned:
+                raise BackendError("the connection broke")
+            answers: Sequence[Answer] | BackendError = await self.wire.apply(asks)
+        except BackendError as error:
+            answers = error
+        if not self.abandoned:
+            landed(answers)
 
 
 class Process:
