@@ -10,10 +10,9 @@ import logging
 from collections.abc import Callable, Coroutine, Hashable
 from contextvars import Context
 from functools import partial
-from typing import TypeVar
 
 from grelmicro_fastapi.coordination.clock import Clock
-from grelmicro_fastapi.coordination.futures import Bound, settle, sleep, within
+from grelmicro_fastapi.coordination.futures import Bound, Patience, settle, sleep, within
 from grelmicro_fastapi.coordination.lane import ABREAST, Lane
 from grelmicro_fastapi.coordination.pace import Pace
 from grelmicro_fastapi.coordination.parcel import OPERATION, Asker, Parcel, broken_promise, closed, silence
@@ -23,8 +22,6 @@ from grelmicro_fastapi.errors import BackendError
 
 _log = logging.getLogger("grelmicro_fastapi.coordination")
 
-T = TypeVar("T")
-
 
 class Courier:
     """Takes commands from everybody on one loop."""
@@ -33,6 +30,8 @@ class Courier:
         self.store = store
         self.clock = clock
         self.pace = Pace(clock, store.place)
+        self.patience = Patience(clock, OPERATION)
+        """Ends the waits for answers that last as long as a call may."""
         self.at_once = store.at_once if isinstance(store, DirectStore) else None
         """Carries a command in the caller's own step, where the store can: then nothing is ever under way."""
         self._lanes: dict[Hashable, Lane] = {}
@@ -48,17 +47,17 @@ class Courier:
         """
         if self.at_once:
             return judge(self.at_once(key, command, self.pace.claim))
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer | None] = self.patience.future()
         self.post(key, command, partial(settle, answer), lane=lane, asker=answer)
         try:
-            got = await self._wait(answer, bound)
+            await (answer if bound == OPERATION else within(self.clock, bound, answer))
         except BaseException:
             answer.cancel()
             # The grant may have come in the same moment as the cancellation.
             if not answer.cancelled() and isinstance(command, Acquire) and _granted(answer.result()):
                 self.undo(key, command.token, command.ttl / 1000)
             raise
-        return judge(got)
+        return judge(answer.result() or silence(bound))
 
     async def peek(self, key: str) -> Snapshot:
         """Read one state. Raises `BackendError` if the store does not show it in the usual time."""
@@ -66,9 +65,10 @@ class Courier:
             return await self.store.peek(key)
         if self._closed:
             raise closed(sent=False)
-        found: asyncio.Future[Snapshot | BackendError] = asyncio.get_running_loop().create_future()
+        found: asyncio.Future[Snapshot | BackendError | None] = self.patience.future()
         self._track(self._look(key, found))
-        got = await self._wait(found, OPERATION)
+        await found
+        got = found.result() or silence(OPERATION)
         if isinstance(got, BackendError):
             raise fresh(got)
         return got
@@ -139,6 +139,7 @@ class Courier:
             await self.rest(patience)
         finally:
             self._closed = True
+            self.patience.close()
             carrying = [lane.task for lane in self._lanes.values() if lane.task]
             for lane in self._lanes.values():
                 lane.close()
@@ -155,14 +156,7 @@ class Courier:
                 self.undo(parcel.key, command.token, command.ttl / 1000)
         parcel.done(answer)
 
-    async def _wait(self, answer: "asyncio.Future[T | BackendError]", bound: float) -> T | BackendError:
-        timer = self.clock.call_later(bound, lambda: settle(answer, silence(bound)))
-        try:
-            return await answer
-        finally:
-            timer.cancel()
-
-    async def _look(self, key: str, found: "asyncio.Future[Snapshot | BackendError]") -> None:
+    async def _look(self, key: str, found: "asyncio.Future[Snapshot | BackendError | None]") -> None:
         try:
             with Bound(self.clock, OPERATION):
                 settle(found, await self.store.peek(key))
@@ -230,5 +224,5 @@ def fresh(error: BackendError) -> BackendError:
     return again
 
 
-def _granted(answer: Answer) -> bool:
+def _granted(answer: Answer | None) -> bool:
     return isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED

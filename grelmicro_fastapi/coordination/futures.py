@@ -1,8 +1,9 @@
 """Waiting that ends: futures that somebody else may have settled already, and calls that may hang."""
 
 import asyncio
+from collections import deque
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from grelmicro_fastapi.coordination.clock import Clock, Timer
 
@@ -20,13 +21,48 @@ async def sleep(clock: Clock, seconds: float) -> None:
     await within(clock, seconds, asyncio.get_running_loop().create_future())
 
 
-async def within(clock: Clock, seconds: float, future: "asyncio.Future[None]") -> None:
+async def within(clock: Clock, seconds: float, future: "asyncio.Future[Any]") -> None:
     """Wait for the future, but for no longer than so many seconds on that clock; then it is settled all the same."""
     timer = clock.call_later(seconds, lambda: settle(future, None))
     try:
         await future
     finally:
         timer.cancel()
+
+
+class Patience:
+    """Ends many waits, each after the same number of seconds: one timer serves them all."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._waits: deque[tuple[float, asyncio.Future[Any]]] = deque()
+        self._timer: Timer | None = None
+
+    def future(self) -> "asyncio.Future[Any]":
+        """One that is settled with None when its time is over, should it not be done by then."""
+        future, waits = asyncio.get_running_loop().create_future(), self._waits
+        # Nearly all of them end soon, and in the order in which they began.
+        while waits and waits[0][1].done():
+            waits.popleft()
+        waits.append((self._clock.now() + self._seconds, future))
+        if not self._timer:
+            self._timer = self._clock.call_later(self._seconds, self._look)
+        return future
+
+    def close(self) -> None:
+        """End no wait any more."""
+        self._waits.clear()
+        if self._timer:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self._clock.now()
+        while self._waits and (self._waits[0][1].done() or self._waits[0][0] <= now + 0.001):
+            settle(self._waits.popleft()[1], None)
+        if self._waits:
+            self._timer = self._clock.call_later(self._waits[0][0] - now, self._look)
 
 
 class Bound:

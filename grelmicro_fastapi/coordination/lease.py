@@ -147,8 +147,7 @@ class Lease:
             self.lost = True
             raise self.gone()
         reader = Lease(self.crew, wish, self.token, asked, reply, self.holders[0])
-        reader.limit = self.limit
-        reader.deadline = min(reader.deadline, self.limit)
+        reader.limit, reader.deadline = self.limit, min(reader.deadline, self.limit)
         if not reader.valid:
             self.crew.courier.undo(wish.key, self.token, wish.lease)
             self.lost = True
@@ -212,26 +211,27 @@ class Lease:
         if not self._leaving:
             self._answer, self._leaving = None, True
             courier.post(wish.key, command, partial(self._left, command), later=True)
-        if crew.waiting.queues:
-            crew.waiting.released(wish.key)
+        crew.waiting.released(wish.key)
         if self._leaving:
             courier.go(wish.key)
         return self._answer
 
     def _left(self, command: Release, answer: Answer) -> None:
         self._answer, self._leaving = answer, False
-        left = self.deadline - self.crew.clock.now()
-        if isinstance(answer, BackendError) and left > 0 and not self._doubtful:
-            self.crew.courier.insist(self.wish.key, command, left)
-        self._doubtful = self._doubtful or isinstance(answer, BackendError)
+        if isinstance(answer, BackendError):
+            left = self.deadline - self.crew.clock.now()
+            if left > 0 and not self._doubtful:
+                self.crew.courier.insist(self.wish.key, command, left)
+            self._doubtful = True
         self.tell()
 
     async def _released(self) -> Answer:
         """Wait for the answer without owning it: cancelling this caller takes nothing back."""
-        clock = self.crew.clock
-        until = clock.now() + OPERATION
-        while self._answer is None and (left := until - clock.now()) > 0:
-            await self.watch(left)
+        until = self.crew.clock.now() + OPERATION - 0.001
+        while self._answer is None and self.crew.clock.now() < until:
+            watcher = self.crew.courier.patience.future()
+            self.watchers += (watcher,)
+            await watcher
         return self._answer or silence(OPERATION)
 
     def tell(self) -> None:
@@ -243,7 +243,7 @@ class Lease:
     async def watch(self, seconds: float) -> None:
         """Wait until something changes, for so many seconds at the most."""
         watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.watchers = (*self.watchers, watcher)
+        self.watchers += (watcher,)
         try:
             await within(self.crew.clock, seconds, watcher)
         finally:
