@@ -16,6 +16,8 @@ from grelmicro_fastapi.errors import QueueFullError
 CROWD = 10_000
 """How many may wait here for one name in one mode."""
 
+_MODES = tuple(Mode)
+
 
 class Waiting:
     """All queues of one loop."""
@@ -59,17 +61,18 @@ class Waiting:
             for queue in list(self.queues.values()):
                 queue.wake(0, everybody=False)
             return
-        for mode in Mode:
+        for mode in _MODES:
             waiting = self.queues.get((wake.key, mode))
             if waiting and wake.seat == seat(self.courier.store.channel, mode):
                 waiting.called(wake.after)
 
     def released(self, key: str) -> None:
         """A lease of ours was just given back: let the next one here ask in the same batch."""
-        if not self.queues or self.held_here(key):
+        if not self.queues:
             return
-        for mode in Mode:
-            if queue := self.queues.get((key, mode)):
+        waiting = [queue for mode in _MODES if (queue := self.queues.get((key, mode)))]
+        if waiting and not self.held_here(key):
+            for queue in waiting:
                 queue.released()
 
     def fail(self, error: Callable[[], Exception]) -> None:
