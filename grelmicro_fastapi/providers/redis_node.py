@@ -101,11 +101,18 @@ class Node:
             pipe.abandon()
             landed(unreachable(got, sent=True))
             return
-        if self._closed or not pipe.sound or any(self._is(answer, "READONLY") for answer in got):
-            pipe.abandon()
-        elif not pipe.busy:
-            self._idle.append(pipe)
+        if self._closed or any(self._is(answer, "READONLY") for answer in got):
+            # What follows is answered still, and nothing else.
+            pipe.sound = False
+        if not pipe.busy:
+            self._put_back(pipe)
         landed(got)
+
+    def _put_back(self, pipe: Pipe) -> None:
+        if pipe.sound:
+            self._idle.append(pipe)
+        else:
+            pipe.abandon()
 
     async def _tidy(self) -> None:
         while self._broken:

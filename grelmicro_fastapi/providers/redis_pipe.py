@@ -53,13 +53,9 @@ class Pipe(asyncio.Protocol):
         self._library = self._transport.get_protocol()
         self._reader = reader()
         self._due: deque[Errand] = deque()
-        self._sound = not self._transport.is_closing()
+        self.sound = not self._transport.is_closing()
+        """False once it is lost, or something was said that nobody had asked for: then nothing more may be sent."""
         self._transport.set_protocol(self)
-
-    @property
-    def sound(self) -> bool:
-        """False once it is lost, or something was said that nobody had asked for."""
-        return self._sound
 
     @property
     def busy(self) -> bool:
@@ -93,7 +89,7 @@ class Pipe(asyncio.Protocol):
 
     def abandon(self) -> None:
         """Hang up at once. Whoever waits for an answer is told so a moment later."""
-        self._sound = False
+        self.sound = False
         self._transport.abort()
         abandoned, self._abandoned = self._abandoned, None
         if abandoned:
@@ -102,13 +98,13 @@ class Pipe(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Part of an answer, or several."""
         if not self._due:
-            self._sound = False
+            self.sound = False
             return
         self._reader.feed(data)
         while self._due and self._complete(self._due[0]):
             errand = self._due.popleft()
             if not self._due and self._reader.has_data():
-                self._sound = False
+                self.sound = False
             errand.end(errand.answers)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -130,7 +126,7 @@ class Pipe(asyncio.Protocol):
         return True
 
     def _lost(self, error: Exception) -> None:
-        self._sound = False
+        self.sound = False
         due, self._due = self._due, deque()
         for errand in due:
             errand.end(error)

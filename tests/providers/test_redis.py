@@ -5,7 +5,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from signal import SIGCONT, SIGSTOP
 from typing import Any
@@ -26,7 +26,7 @@ from grelmicro_fastapi.coordination.state import (
     Undo,
     Verdict,
 )
-from grelmicro_fastapi.coordination.store import Ask, Wake
+from grelmicro_fastapi.coordination.store import Answer, Ask, Wake
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.redis import RedisProvider
 from grelmicro_fastapi.providers.redis_line import Line
@@ -252,6 +252,29 @@ async def test_a_server_that_became_a_replica_grants_nothing_from_its_past() -> 
             await ear.hears(None)
             meddler.replicaof("NO", "ONE")
             await granted(store, write("three"), "lock:b")
+
+
+async def test_batches_that_follow_each_other_to_a_server_that_became_a_replica_are_all_refused_for_sure() -> None:
+    answers: asyncio.Queue[Sequence[Answer] | BackendError] = asyncio.Queue()
+    with own_server() as server, own_server() as other, other.client() as meddler:
+        async with opened(RedisProvider(other.url)) as store:
+            await granted(store, write("one"))
+            meddler.replicaof("127.0.0.1", server.port)
+            first = store.send([Ask("lock:b", write("two"), CLAIM)], answers.put_nowait)
+            assert first
+            second = first.follow([Ask("lock:c", write("three"), CLAIM)], answers.put_nowait)
+            assert second
+            for _ in range(2):
+                async with asyncio.timeout(20):
+                    refused = await answers.get()
+                (problem,) = [refused] if isinstance(refused, BackendError) else refused
+                # Nobody has to wonder whether it was done.
+                assert isinstance(problem, BackendError)
+                assert not problem.sent
+            # Nothing follows on that connection any more, and the next one is a new one.
+            assert second.follow([Ask("lock:d", write("four"), CLAIM)], answers.put_nowait) is None
+            meddler.replicaof("NO", "ONE")
+            await granted(store, write("five"), "lock:b")
 
 
 @both
