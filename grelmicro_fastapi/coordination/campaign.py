@@ -9,7 +9,6 @@ from functools import partial
 
 from grelmicro_fastapi.coordination.crew import Crew
 from grelmicro_fastapi.coordination.futures import settle, sleep, within
-from grelmicro_fastapi.coordination.holder import Holder
 from grelmicro_fastapi.coordination.leadership import Leadership
 from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import CoordinationError, DrainingError, NotLeaderError
@@ -124,9 +123,8 @@ class Campaign:
                 await sleep(self.crew.clock, self._pause * random.uniform(0.8, 1.2))
 
     async def _stand(self) -> Leadership:
-        holder = Holder(asyncio.current_task(), self)
-        lease = await self.crew.take(self._wish, None, holder)
-        return Leadership(lease, holder, self.crew.keep(lease))
+        lease = await self.crew.take(self._wish, None, asyncio.current_task(), self)
+        return Leadership(lease, lease, self.crew.keep(lease))
 
     async def _lead(self, leadership: Leadership) -> None:
         name = self._wish.name

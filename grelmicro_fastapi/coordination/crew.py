@@ -10,14 +10,14 @@ from typing import Protocol
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.courier import Courier
 from grelmicro_fastapi.coordination.futures import sleep
-from grelmicro_fastapi.coordination.holder import Grip, Holder
-from grelmicro_fastapi.coordination.identity import mint, owner
+from grelmicro_fastapi.coordination.holder import Grip
+from grelmicro_fastapi.coordination.identity import Owner, mint, owner
 from grelmicro_fastapi.coordination.keeper import Keeper
 from grelmicro_fastapi.coordination.lease import Lease
 from grelmicro_fastapi.coordination.parcel import OPERATION
 from grelmicro_fastapi.coordination.register import Register
 from grelmicro_fastapi.coordination.state import Acquire, Reply, Verdict, made_acquire
-from grelmicro_fastapi.coordination.store import Store
+from grelmicro_fastapi.coordination.store import DirectStore, Store
 from grelmicro_fastapi.coordination.waiting import Waiting
 from grelmicro_fastapi.coordination.wish import Grant, Wish, stale
 from grelmicro_fastapi.errors import (
@@ -49,6 +49,8 @@ class Crew:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
+        self.direct: DirectStore | None = store if isinstance(store, DirectStore) else None
+        """The store, if it is in our memory."""
         self.clock = clock
         self._now = clock.now
         self.courier = Courier(store, clock)
@@ -99,32 +101,36 @@ class Crew:
             await sleep(self.clock, 0.01)
         return True
 
-    async def take(self, wish: Wish, timeout: float | None, holder: Holder) -> Lease:
+    async def take(self, wish: Wish, timeout: float | None, who: Owner, source: object) -> Lease:
         """Acquire within `timeout` seconds (None: without end, 0: one attempt); nothing is left behind otherwise."""
         if self.draining:
             raise _drained()
         grant = await (self._try(wish) if timeout == 0 else self._wait(wish, timeout))
         # From here to the caller there is no await: nothing can come between the grant and its guard.
-        lease = Lease(self, wish, *grant, holder)
+        token, asked, reply = grant
+        lease = Lease(self, wish, token, asked, (reply.fence, reply.poisoned), who, source)
         self.took(lease)
         return lease
 
-    def take_at_once(self, wish: Wish, holder: Holder) -> Lease | None:
+    def take_at_once(self, wish: Wish, who: Owner, source: object) -> Lease | None:
         """Acquire where that needs no waiting: the store is in our memory, the lock is free, and nobody queues."""
-        at_once, queues = self.courier.at_once, self.waiting.queues
-        if at_once is None or self.draining or (queues and (wish.key, wish.mode) in queues):
+        direct, queues = self.direct, self.waiting.queues
+        if direct is None or self.draining or (queues and (wish.key, wish.mode) in queues):
             return None
         # No time passes here, so only a lease that is shorter than its margin could be over at once.
-        if wish.trusted <= 0 or (wish.key in self._leases and self.nests(wish, holder.owner)):
+        if wish.trusted <= 0 or (wish.key in self._leases and self.nests(wish, who)):
             return None
-        asked, token = self._now(), mint(wish.worker, holder.owner)
-        command = made_acquire((token, wish.mode, wish.ttl, "", 0, False, wish.expect, wish.note))
-        answer = at_once(wish.key, command, self.courier.pace.claim)
-        if isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED:
-            lease = Lease(self, wish, token, asked, answer, holder)
-            self.took(lease)
-            return lease
-        return None
+        asked, token = self._now(), mint(wish.worker, who)
+        found = direct.enter(wish.key, token, wish.mode, wish.ttl, wish.note) if wish.expect is None else None
+        if found is None:
+            command = made_acquire((token, wish.mode, wish.ttl, "", 0, False, wish.expect, wish.note))
+            answer = direct.at_once(wish.key, command, self.courier.pace.claim)
+            if not isinstance(answer, Reply) or answer.verdict is not Verdict.GRANTED:
+                return None
+            found = answer.fence, answer.poisoned
+        lease = Lease(self, wish, token, asked, found, who, source)
+        self.took(lease)
+        return lease
 
     def keep(self, lease: Lease) -> Grip | None:
         """Renew the lease, or tell its owner of its end, if that was asked for.

@@ -17,14 +17,19 @@ class Guard:
 
     mode: ClassVar[Mode]
 
+    _grip: Grip | None = None
+    _left = False
+    _lost = False
+    _heir: "Guard | None" = None
+    """What it became by a downgrade."""
+
     def __init__(self, lease: Lease, holder: Holder, grip: Grip | None = None) -> None:
         self.lease = lease
         """What this is the proof of. For the library's own rooms."""
-        self._grip = grip
         self.holder = holder
         """Who holds it. For the library's own rooms."""
-        self._left = False
-        self._lost = False
+        if grip:
+            self._grip = grip
 
     @property
     def name(self) -> str:
@@ -35,7 +40,7 @@ class Guard:
     def valid(self) -> bool:
         """True as long as nobody else can hold the lock. Ends before the lease does in the store."""
         lease = self.lease
-        return not self._left and lease.valid and self.holder in lease.holders
+        return not self._left and lease.valid and lease.held_by(self.holder)
 
     @property
     def lost(self) -> bool:
@@ -75,24 +80,29 @@ class Guard:
     async def leave(self, error: BaseException | None) -> None:
         """Release at the end of a body that raised `error`, or succeeded (None): what `async with` does.
 
-        Quiet if the guard was released inside. A good body whose lease was lost raises `LockNotOwnedError`; beside an
-        error of the body, whatever goes wrong here is added to it as a note. Poison is kept unless the body succeeded.
+        Quiet if the guard was released inside; after a downgrade, the guard that came of it is released. A good body
+        whose lease was lost raises `LockNotOwnedError`; beside an error of the body, whatever goes wrong here is added
+        to it as a note. Poison is kept unless the body succeeded.
         """
-        lease, lost = self.lease, self.lost
-        if error is None and not lost and not self._left:
-            if not self._given_back(Poison.CLEAR):
-                await self._give_back(Poison.CLEAR)
+        if self._heir:
+            await self._heir.leave(error)
             return
-        gone = self._gone() if lost else None
+        before, poison = self._left, Poison.CLEAR if error is None else Poison.KEEP
+        done = self._given_back(poison) or before
+        if error is None and not self._lost:
+            if not done:
+                await self._give_back(poison)
+            return
+        gone = self._gone() if self._lost else None
         # Was the body cancelled because of this loss, and for nothing else?
-        cancelled = lease.uncancel() and isinstance(error, asyncio.CancelledError)
+        cancelled = self.lease.uncancel() and isinstance(error, asyncio.CancelledError)
         trouble: Exception | None = None
-        if not self._left:
+        if not done:
             try:
-                await self._give_back(Poison.CLEAR if error is None else Poison.KEEP)
+                await self._give_back(poison)
             except Exception as raised:
                 trouble = gone or raised
-        elif not cancelled:
+        elif before and not cancelled:
             return
         if cancelled:
             raise gone or self._gone() from error
@@ -107,27 +117,22 @@ class Guard:
         return self.lease
 
     def _gone(self) -> CoordinationError:
-        if self._left and not self.lease.spent:
+        if self._left and not self._lost and not self.lease.spent:
             return LockNotOwnedError(f"this guard of {self.name!r} was released: acquire again")
         return self.lease.gone()
 
     def _given_back(self, poison: Poison) -> bool:
         """Release in this very step, where the store is in our memory. False: the rest is for `_give_back`."""
-        lease = self.lease
-        self._let_go()
-        return not lease.holders and lease.release_at_once(poison)
-
-    def _let_go(self) -> None:
-        """Whoever has left keeps nothing alive."""
-        self._left, self._grip = True, None
-        self.lease.crew.parted(self.lease, self.holder)
+        lease, lost = self.lease, self.lost
+        if self._left:
+            return False
+        # Whoever has left keeps nothing alive.
+        self._left, self._lost, self._grip = True, lost, None
+        return lease.crew.parted(lease, self.holder) and not lost and lease.release_at_once(poison)
 
     async def _give_back(self, poison: Poison) -> None:
         lease = self.lease
-        if not self._left:
-            self._lost = self.lost
-            self._let_go()
-        if lease.holders:
+        if not lease.free:
             # Others that joined this lease go on with it.
             lease.tell()
             return
@@ -159,7 +164,7 @@ class LockHandle(Guard):
         Past the deadline the store is still asked: raises `LockNotOwnedError` if the lease had ended there. Raises
         `BackendError` if it does not say: then it is tried in the background, and may be called again.
         """
-        if self._left or self.lost or not self._given_back(Poison.CLEAR):
+        if not self._given_back(Poison.CLEAR):
             await self._give_back(Poison.CLEAR)
 
 
@@ -181,7 +186,7 @@ class ReadGuard(Guard):
 
     async def release(self) -> None:
         """Give the lock back. Does nothing the second time. Raises as `LockHandle.release` does."""
-        if self._left or self.lost or not self._given_back(Poison.CLEAR):
+        if not self._given_back(Poison.CLEAR):
             await self._give_back(Poison.CLEAR)
 
 
@@ -190,8 +195,6 @@ class WriteGuard(Guard):
     """The proof that nobody else writes or reads."""
 
     mode = Mode.WRITE
-
-    _reader: ReadGuard | None = None
 
     @property
     def fencing_token(self) -> int:
@@ -210,7 +213,7 @@ class WriteGuard(Guard):
         """
         if not isinstance(poison, Poison):
             poison = Poison.SET if poison else Poison.CLEAR
-        if self._left or self.lost or not self._given_back(poison):
+        if not self._given_back(poison):
             await self._give_back(poison)
 
     async def downgrade(self) -> ReadGuard:
@@ -226,12 +229,5 @@ class WriteGuard(Guard):
             reader = await lease.downgrade()
         finally:
             self._lost = lease.lost
-        self._reader = ReadGuard(reader, self.holder, lease.crew.keep(reader))
-        return self._reader
-
-    async def leave(self, error: BaseException | None) -> None:
-        """Release at the end of a body, as `Guard.leave`; after a downgrade, the read guard that came of it."""
-        if self._reader:
-            await self._reader.leave(error)
-        else:
-            await super().leave(error)
+        heir = self._heir = ReadGuard(reader, reader, lease.crew.keep(reader))
+        return heir

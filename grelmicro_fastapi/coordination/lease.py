@@ -11,11 +11,12 @@ from typing import Protocol
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.courier import Courier, judge
 from grelmicro_fastapi.coordination.futures import settle, within
-from grelmicro_fastapi.coordination.holder import Grip, Holder
+from grelmicro_fastapi.coordination.holder import Grip, Hold, Holder
 from grelmicro_fastapi.coordination.identity import Owner, owner
 from grelmicro_fastapi.coordination.parcel import OPERATION, RENEWALS, silence
 from grelmicro_fastapi.coordination.state import Downgrade, Mode, Poison, Release, Renew, Reply, Verdict, made_release
-from grelmicro_fastapi.coordination.store import Answer
+from grelmicro_fastapi.coordination.store import Answer, DirectStore
+from grelmicro_fastapi.coordination.uncontended import LEFT, Found
 from grelmicro_fastapi.coordination.waiting import Waiting
 from grelmicro_fastapi.coordination.wish import Wish
 from grelmicro_fastapi.errors import BackendError, LockNotOwnedError
@@ -26,6 +27,7 @@ _log = logging.getLogger("grelmicro_fastapi.coordination")
 class Serves(Protocol):
     """What a lease needs of the crew that took it."""
 
+    direct: DirectStore | None
     clock: Clock
     courier: Courier
     waiting: Waiting
@@ -33,19 +35,18 @@ class Serves(Protocol):
     def took(self, lease: "Lease") -> None:
         """Count a lease as held here."""
 
-    def parted(self, lease: "Lease", holder: Holder) -> None:
-        """Count one holder less."""
+    def parted(self, lease: "Lease", holder: Holder) -> bool:
+        """Count one holder less. Does nobody hold it any more?"""
+        ...
 
     def keep(self, lease: "Lease") -> Grip | None:
         """Renew the lease, if that was asked for."""
 
 
-class Lease:
+class Lease(Hold):
     """A lease and its local deadline, which always lies before the end that the store knows.
 
-    `holders` are the tasks that hold it, each with the object it went through: the one that acquired it, and
-    children that joined. `limit` is when it ends at the latest, `due` when the keeper looks at it, and a `final` one is
-    not renewed any more.
+    `limit` is when it ends at the latest, `due` when the keeper looks at it, and a `final` one is not renewed any more.
     """
 
     # Most leases are short and uneventful, so what rarely changes is set when it does.
@@ -61,27 +62,22 @@ class Lease:
     _cancelled: "asyncio.Task[object] | None" = None
     _calm = 0
 
-    def __init__(self, crew: Serves, wish: Wish, token: str, asked: float, reply: Reply, holder: Holder) -> None:
-        self.crew = crew
-        self.wish = wish
-        self.token = token
-        self.fence = reply.fence
-        self.poisoned = reply.poisoned
+    def __init__(
+        self, crew: Serves, wish: Wish, token: str, asked: float, found: Found, who: Owner, source: object
+    ) -> None:
+        self.owner, self.source = who, source
+        self.crew, self.wish, self.token = crew, wish, token
+        self.fence, self.poisoned = found
         self.confirmed = asked
-        self.holders = [holder]
         self.spent = False
         self._answer: Answer | None = None
         self.deadline = asked + wish.trusted
         if wish.max_hold is not None:
             self.limit = asked + wish.max_hold
             self.deadline = min(self.deadline, self.limit)
-        if wish.cancels and isinstance(holder.owner, asyncio.Task):
+        if wish.cancels and isinstance(who, asyncio.Task):
             # How often the owner had been cancelled before, by somebody whose cancellation it did not heed.
-            self._calm = holder.owner.cancelling()
-
-    def holder(self, who: Owner, source: object) -> Holder | None:
-        """The holder who took or joined it through that object."""
-        return next((one for one in self.holders if one.owner is who and one.source is source), None)
+            self._calm = who.cancelling()
 
     @property
     def valid(self) -> bool:
@@ -99,7 +95,7 @@ class Lease:
         _log.error("lost %r: %s", name, why, extra={"lock_name": name, "event": "lock.lost"})
         self.lost, self._answer = True, reply
         self.tell()
-        task = self.holders[0].owner if self.holders else None
+        task = next((holder.owner for holder in self.holders), None)
         # Who learns of it by this very call needs no cancellation.
         if self.wish.cancels and isinstance(task, asyncio.Task) and task is not owner():
             self._cancelled = task
@@ -146,7 +142,7 @@ class Lease:
         if reply.verdict is not Verdict.GRANTED:
             self.lost = True
             raise self.gone()
-        reader = Lease(self.crew, wish, self.token, asked, reply, self.holders[0])
+        reader = Lease(self.crew, wish, self.token, asked, (reply.fence, reply.poisoned), self.owner, self.source)
         reader.limit, reader.deadline = self.limit, min(reader.deadline, self.limit)
         if not reader.valid:
             self.crew.courier.undo(wish.key, self.token, wish.lease)
@@ -157,17 +153,20 @@ class Lease:
 
     def release_at_once(self, poison: Poison) -> bool:
         """Give it back where the store is in our memory. Otherwise, or if it was not held any more: False."""
-        crew, wish, at_once = self.crew, self.wish, self.crew.courier.at_once
-        if at_once is None or self.spent:
+        crew, wish, direct = self.crew, self.wish, self.crew.direct
+        if direct is None or self.spent:
             return False
         self.spent = True
         if self.watchers:
             self.tell()
-        command = made_release((self.token, wish.min_hold_ms, poison))
-        answer = self._answer = at_once(wish.key, command, crew.courier.pace.claim)
+        if poison is Poison.CLEAR and not wish.min_hold_ms and direct.leave(wish.key, self.token):
+            self._answer = LEFT
+        else:
+            command = made_release((self.token, wish.min_hold_ms, poison))
+            self._answer = direct.at_once(wish.key, command, crew.courier.pace.claim)
         if crew.waiting.queues:
             crew.waiting.released(wish.key)
-        return isinstance(answer, Reply) and answer.verdict is Verdict.GRANTED
+        return isinstance(self._answer, Reply) and self._answer.verdict is Verdict.GRANTED
 
     async def release(self, poison: Poison) -> None:
         """Give it back. Quiet if the store took it, also the second time.

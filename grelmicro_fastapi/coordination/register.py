@@ -50,7 +50,7 @@ class Register:
         """Count a lease as held here, by its first holder."""
         held, key = self.leases, lease.wish.key
         if key in held:
-            self._shared(key)[lease.holders[0].owner] = lease
+            self._shared(key)[lease.owner] = lease
         else:
             if len(held) >= self._crowded:
                 self._forget_the_dead()
@@ -62,24 +62,24 @@ class Register:
 
     def joined(self, lease: Lease, holder: Holder) -> None:
         """Count one more holder of a lease."""
-        lease.holders.append(holder)
+        lease.joined = (*lease.joined, holder)
         if self.leases.get(lease.wish.key) is not lease:
             self._shared(lease.wish.key)[holder.owner] = lease
 
-    def parted(self, lease: Lease, holder: Holder) -> None:
-        """Count one holder less. Does nothing if it was none."""
-        holders, key = lease.holders, lease.wish.key
-        if holder not in holders:
-            return
-        holders.remove(holder)
-        held = self.leases.get(key)
-        if held is lease:
-            if not holders:
-                del self.leases[key]
-        elif isinstance(held, dict) and held.get(holder.owner) is lease:
-            del held[holder.owner]
-            if not held:
-                del self.leases[key]
+    def parted(self, lease: Lease, holder: Holder) -> bool:
+        """Count one holder less, if it was one. Does nobody hold it any more?"""
+        if lease.held_by(holder):
+            who, key = holder.owner, lease.wish.key
+            lease.let_go(holder)
+            held = self.leases.get(key)
+            if held is lease:
+                if lease.free:
+                    del self.leases[key]
+            elif isinstance(held, dict) and held.get(who) is lease:
+                del held[who]
+                if not held:
+                    del self.leases[key]
+        return lease.free
 
     def taken(self, key: str, source: object) -> Lease | None:
         """The lease that the running task took through that object, lost or not, or None."""

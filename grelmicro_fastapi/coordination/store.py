@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from grelmicro_fastapi.coordination.state import Command, Reply, State
+from grelmicro_fastapi.coordination.state import Command, Mode, Reply, State
+from grelmicro_fastapi.coordination.uncontended import Found
 from grelmicro_fastapi.errors import BackendError
 
 
@@ -149,4 +150,12 @@ class DirectStore(Protocol):
 
     def at_once(self, key: str, command: Command, claim: int) -> Answer:
         """Let the law advance one key, now."""
+        ...
+
+    def enter(self, key: str, token: str, mode: Mode, ttl: int, note: str) -> Found | None:
+        """Grant an Acquire by the law's short way. None, and nothing was done, if that does not lead there."""
+        ...
+
+    def leave(self, key: str, token: str) -> bool:
+        """Grant a Release that has no `min_hold` and clears the poison, by the same way and on the same terms."""
         ...

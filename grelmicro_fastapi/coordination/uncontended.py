@@ -16,36 +16,54 @@ from grelmicro_fastapi.coordination.state import (
     made_reply,
 )
 
+Found = tuple[int, bool]
+"""What a lease found when it was granted: its fence, and whether the resource is poisoned."""
+
+LEFT = Reply(Verdict.GRANTED, 0)
+"""The reply to a Release that went the short way, for those who do not need its fence."""
+
 
 def alone(state: State, command: Command, now: int) -> Reply | None:
-    """Let somebody in where nobody is, or the only one out. None, and nothing was done: the whole law is needed.
-
-    Where anybody waits, or has died, or may not come back, there is more to do than this.
-    """
-    writer, readers, poisoned = state.writer, state.readers, False
-    if state.seats or state.graves:
-        return None
+    """Let somebody in where nobody is, or the only one out. None, and nothing was done: the whole law is needed."""
     # By class, for a pattern costs several times as much.
     if isinstance(command, Acquire):
-        if writer or readers or command.expect is not None:
-            return None
-        token, until, poisoned = command.token, now + command.ttl, state.poisoned
-        if command.mode is Mode.WRITE:
-            state.fence += 1
-            state.writer, state.poisoned = Writer(token, now, until, command.note, poisoned), False
-        else:
-            readers[token] = until
-    elif not isinstance(command, Release):
+        token, mode, ttl, _, _, _, expect, note = command
+        found = enters(state, now, token, mode, ttl, note) if expect is None else None
+        return made_reply((Verdict.GRANTED, *found, 0, False, ())) if found else None
+    if isinstance(command, Release):
+        # Only of a writer anything stays, or is said.
+        whole = not state.writer or (not command.min_hold and command.poison is Poison.CLEAR)
+        if whole and leaves(state, now, command.token):
+            return made_reply((Verdict.GRANTED, state.fence, False, 0, False, ()))
+    return None
+
+
+def enters(state: State, now: int, token: str, mode: Mode, ttl: int, note: str) -> Found | None:
+    """Let somebody in where nobody is, nobody waits, and nobody was undone. None, and nothing was done, elsewhere."""
+    if state.writer or state.readers or state.seats or state.graves:
         return None
-    elif writer:
-        if writer.token != command.token or writer.until <= now:
-            return None
-        if command.min_hold or command.poison is not Poison.CLEAR:
-            return None
+    poisoned = state.poisoned
+    if mode is Mode.WRITE:
+        state.fence += 1
+        state.writer, state.poisoned = Writer(token, now, now + ttl, note, poisoned), False
+    else:
+        state.readers[token] = now + ttl
+    state.touched = now
+    return state.fence, poisoned
+
+
+def leaves(state: State, now: int, token: str) -> bool:
+    """Let the only one out, who leaves the resource whole and at once. False, and nothing was done, elsewhere."""
+    if state.seats or state.graves:
+        return False
+    writer, readers = state.writer, state.readers
+    if writer:
+        if writer.token != token or writer.until <= now:
+            return False
         state.writer = None
-    elif len(readers) == 1 and readers.get(command.token, now) > now:
+    elif len(readers) == 1 and readers.get(token, now) > now:
         readers.clear()
     else:
-        return None
+        return False
     state.touched = now
-    return made_reply((Verdict.GRANTED, state.fence, poisoned, 0, False, ()))
+    return True

@@ -110,19 +110,20 @@ class Held(AsyncContextDecorator, Generic[G]):
         """Acquire in this very step, where nobody has to be waited for; otherwise None, and `_take` is next."""
         if timeout is not None and not 0 <= timeout < math.inf:
             raise ValueError(f"timeout= is None or a number of seconds from 0 up, not {timeout!r}")
-        crew, holder = crew_of(self._source), Holder(owner(), self)
-        lease = crew.take_at_once(wish, holder)
+        crew = crew_of(self._source)
+        lease = crew.take_at_once(wish, owner(), self)
         if lease is None:
             return None
-        return self._guard(lease, holder, crew.keep(lease) if wish.keep_alive or wish.cancels else None)
+        return self._guard(lease, lease, crew.keep(lease) if wish.keep_alive or wish.cancels else None)
 
     async def _take(self, wish: Wish, timeout: float | None) -> G:
-        crew, holder = crew_of(self._source), Holder(owner(), self)
-        if joined := crew.nests(wish, holder.owner):
+        crew, who = crew_of(self._source), owner()
+        if joined := crew.nests(wish, who):
+            holder = Holder(who, self)
             crew.joined(joined, holder)
             return self._guard(joined, holder, joined.grip() if joined.grip else None)
-        lease = await crew.take(wish, timeout, holder)
-        return self._guard(lease, holder, crew.keep(lease))
+        lease = await crew.take(wish, timeout, who, self)
+        return self._guard(lease, lease, crew.keep(lease))
 
     def _crew(self) -> Crew:
         return crew_of(self._source)

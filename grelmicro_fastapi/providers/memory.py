@@ -10,8 +10,9 @@ from typing import Self
 
 from grelmicro_fastapi.coordination.clock import Clock
 from grelmicro_fastapi.coordination.rules import step
-from grelmicro_fastapi.coordination.state import CLAIM, VERSION, Command, Purge, Reply, State, Vacate, Verdict
+from grelmicro_fastapi.coordination.state import CLAIM, VERSION, Command, Mode, Purge, Reply, State, Vacate, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask, Scope, Snapshot, Wake, Woken
+from grelmicro_fastapi.coordination.uncontended import Found, enters, leaves
 from grelmicro_fastapi.providers.base import Provider, newer
 
 
@@ -83,6 +84,32 @@ class MemoryStore:
         if reply.wakes:
             states.tell(key, reply.wakes)
         return reply
+
+    def enter(self, key: str, token: str, mode: Mode, ttl: int, note: str) -> Found | None:
+        """Let the law's short way grant an Acquire."""
+        states = self._states
+        lock = states.lock
+        lock.acquire()
+        try:
+            state = states.kept.get(key)
+            if state is None or state.version > VERSION:
+                return None
+            return enters(state, int((states.time() + states.ahead) * 1000), token, mode, ttl, note)
+        finally:
+            lock.release()
+
+    def leave(self, key: str, token: str) -> bool:
+        """Let the law's short way grant a Release."""
+        states = self._states
+        lock = states.lock
+        lock.acquire()
+        try:
+            state = states.kept.get(key)
+            if state is None or state.version > VERSION:
+                return False
+            return leaves(state, int((states.time() + states.ahead) * 1000), token)
+        finally:
+            lock.release()
 
     async def apply(self, asks: Sequence[Ask]) -> Sequence[Answer]:
         """Let the law advance each key. Never suspends."""

@@ -1,10 +1,14 @@
 """A task never waits for itself, and children read along with their parents."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
+from grelmicro_fastapi.coordination import ReadWriteLock
 from grelmicro_fastapi.errors import LockReentrantError, LockUpgradeError
+from grelmicro_fastapi.providers.memory import MemoryProvider
 from tests.coordination.crews import Fleet, empty
 
 pytestmark = pytest.mark.anyio
@@ -234,3 +238,25 @@ async def test_one_who_drops_what_it_joined_does_not_end_the_others_renewal() ->
         await parent.release()
         await fleet.clock.advance(4)
         assert empty(await fleet.state())
+
+
+async def test_what_it_has_read_does_not_keep_a_task() -> None:
+    """It remembers its read leases, so were a lease to remember its task, only the collector could part them."""
+    async with MemoryProvider() as provider:
+        catalog = ReadWriteLock("x", backend=provider)
+
+        async def read() -> None:
+            async with catalog.read:
+                pass
+
+        gc.disable()
+        try:
+            task = asyncio.create_task(read())
+            seen = weakref.ref(task)
+            await task
+            del task
+            # Until then the loop is at the call that said so.
+            await asyncio.sleep(0)
+            assert seen() is None
+        finally:
+            gc.enable()

@@ -1,14 +1,30 @@
 """What is peculiar to the store in memory."""
 
 import asyncio
+import random
 import threading
+from collections import Counter
 
 import pytest
 
-from grelmicro_fastapi.coordination.state import CLAIM, Acquire, Command, Mode, Release, Renew, Reply, Verdict
+from grelmicro_fastapi.coordination.state import (
+    CLAIM,
+    VERSION,
+    Acquire,
+    Command,
+    Mode,
+    Poison,
+    Release,
+    Renew,
+    Reply,
+    State,
+    Verdict,
+    Writer,
+)
 from grelmicro_fastapi.coordination.store import Ask, DirectStore, Scope, Store, Wake
 from grelmicro_fastapi.providers.memory import MemoryProvider
 from grelmicro_fastapi.testing.clock import ManualClock
+from tests.coordination.histories import history
 
 pytestmark = pytest.mark.anyio
 
@@ -31,6 +47,45 @@ async def test_its_answers_need_no_turn_of_the_loop() -> None:
     with pytest.raises(StopIteration) as ended:
         store.apply([Ask(KEY, write("one"), CLAIM)]).send(None)
     assert [reply.verdict for reply in ended.value.value] == [Verdict.GRANTED]
+
+
+async def test_the_short_way_is_the_way_of_the_commands_that_it_stands_for() -> None:
+    rng, granted = random.Random(20_261_202), Counter[str]()
+    for _ in range(300):
+        clock = ManualClock()
+        told, short = MemoryProvider(clock=clock)._store(), MemoryProvider(clock=clock)._store()
+        before = None
+        for now, claim, commands in history(rng):
+            clock.jump(0 if before is None else (now - before) / 1_000)
+            before = now
+            for command in commands:
+                reply = told.at_once(KEY, command, claim)
+                state = (await short.peek(KEY)).state
+                match command:
+                    case Acquire(token, mode, ttl, expect=None, note=note):
+                        found = short.enter(KEY, token, mode, ttl, note)
+                        assert not found or reply == Reply(Verdict.GRANTED, *found)
+                    case Release(token, 0, Poison.CLEAR):
+                        found = short.leave(KEY, token)
+                        assert not found or reply == Reply(Verdict.GRANTED, state.fence)
+                    case _:
+                        found = None
+                if found:
+                    granted[type(command).__name__] += 1
+                else:
+                    assert (await short.peek(KEY)).state == state
+                    assert short.at_once(KEY, command, claim) == reply
+                assert await short.peek(KEY) == await told.peek(KEY)
+    assert min(granted["Acquire"], granted["Release"]) > 50
+
+
+async def test_the_short_way_is_shut_where_a_newer_release_has_been() -> None:
+    provider = MemoryProvider()
+    store = provider._store()
+    provider._states.kept[KEY] = State(version=VERSION + 1)
+    assert store.enter(KEY, "one", Mode.WRITE, 60_000, "") is None
+    provider._states.kept[KEY].writer = Writer("one", 0, 2**62)
+    assert not store.leave(KEY, "one")
 
 
 async def test_loops_in_other_threads_share_the_states_of_one_provider() -> None:

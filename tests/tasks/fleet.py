@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from grelmicro_fastapi.coordination.crew import Crew
-from grelmicro_fastapi.coordination.state import Command
+from grelmicro_fastapi.coordination.state import Command, Mode
 from grelmicro_fastapi.coordination.store import Answer, Snapshot, Store
+from grelmicro_fastapi.coordination.uncontended import Found
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers.memory import MemoryProvider, MemoryStore
 from grelmicro_fastapi.testing.clock import ManualClock
@@ -19,6 +20,12 @@ class Wire(MemoryStore):
 
     def at_once(self, key: str, command: Command, claim: int) -> Answer:
         return BackendError("cut off") if self.cut else super().at_once(key, command, claim)
+
+    def enter(self, key: str, token: str, mode: Mode, ttl: int, note: str) -> Found | None:
+        return None if self.cut else super().enter(key, token, mode, ttl, note)
+
+    def leave(self, key: str, token: str) -> bool:
+        return not self.cut and super().leave(key, token)
 
     async def peek(self, key: str) -> Snapshot:
         if self.cut:

@@ -61,5 +61,5 @@ def of_turns(breaks: str, right: str, wrong: str, within: str = "") -> Mutant:
     return Mutant(breaks, turns, right, wrong, within)
 
 
-def of_the_short_way(breaks: str, right: str, wrong: str) -> Mutant:
-    return Mutant(breaks, uncontended, right, wrong)
+def of_the_short_way(breaks: str, right: str, wrong: str, within: str = "") -> Mutant:
+    return Mutant(breaks, uncontended, right, wrong, within)
