@@ -72,6 +72,8 @@ class Journeys:
     def _landed(self, journey: Journey, answers: Sequence[Answer] | BackendError) -> None:
         if journey in self._under_way:
             self._under_way.remove(journey)
+            # The flight knows whom to tell, so it is not left to the garbage collector.
+            journey.flight = None
             self._arrived(journey, answers)
 
     def _look_at(self, until: float) -> None:
