@@ -1,4 +1,4 @@
-"""The law's short way, for what nobody else wants: most holds are taken and given back alone.
+"""The law's short way, for where nobody is in the way: most holds are taken and given back alone, or by readers.
 
 It says what the law says, sooner; where it cannot, it says nothing. `rules.step` is what it is measured by.
 """
@@ -24,7 +24,10 @@ LEFT = Reply(Verdict.GRANTED, 0)
 
 
 def alone(state: State, command: Command, now: int) -> Reply | None:
-    """Let somebody in where nobody is, or the only one out. None, and nothing was done: the whole law is needed."""
+    """Let somebody in or out where nobody waits and nobody has died.
+
+    None, and nothing was done: the whole law is needed.
+    """
     # By class, for a pattern costs several times as much.
     if isinstance(command, Acquire):
         token, mode, ttl, _, _, _, expect, note = command
@@ -39,21 +42,23 @@ def alone(state: State, command: Command, now: int) -> Reply | None:
 
 
 def enters(state: State, now: int, token: str, mode: Mode, ttl: int, note: str) -> Found | None:
-    """Let somebody in where nobody is, nobody waits, and nobody was undone. None, and nothing was done, elsewhere."""
-    if state.writer or state.readers or state.seats or state.graves:
+    """Let somebody in where nobody is, or one more reader. None, and nothing was done, elsewhere."""
+    if state.writer or state.seats or state.graves:
         return None
-    poisoned = state.poisoned
+    readers, poisoned = state.readers, state.poisoned
+    if readers and (mode is Mode.WRITE or token in readers or min(readers.values()) <= now):
+        return None
     if mode is Mode.WRITE:
         state.fence += 1
         state.writer, state.poisoned = Writer(token, now, now + ttl, note, poisoned), False
     else:
-        state.readers[token] = now + ttl
+        readers[token] = now + ttl
     state.touched = now
     return state.fence, poisoned
 
 
 def leaves(state: State, now: int, token: str) -> bool:
-    """Let the only one out, who leaves the resource whole and at once. False, and nothing was done, elsewhere."""
+    """Let a reader out, or the writer who leaves it whole and at once. False, and nothing was done, elsewhere."""
     if state.seats or state.graves:
         return False
     writer, readers = state.writer, state.readers
@@ -61,9 +66,9 @@ def leaves(state: State, now: int, token: str) -> bool:
         if writer.token != token or writer.until <= now:
             return False
         state.writer = None
-    elif len(readers) == 1 and readers.get(token, now) > now:
-        readers.clear()
-    else:
+    elif token not in readers or min(readers.values()) <= now:
         return False
+    else:
+        del readers[token]
     state.touched = now
     return True

@@ -17,11 +17,14 @@ WRONG_SHORT_WAYS = [
     of_the_short_way("it overtakes the queue", " or state.seats or state.graves", " or state.graves", "enters"),
     of_the_short_way("graves refuse nobody", " or state.seats or state.graves", " or state.seats", "enters"),
     of_the_short_way("a writer is in nobody's way", "if state.writer or ", "if ", "enters"),
-    of_the_short_way("readers are in nobody's way", "state.readers or state.seats", "state.seats", "enters"),
+    of_the_short_way("readers are in no writer's way", "mode is Mode.WRITE or token", "token"),
+    of_the_short_way("who reads already comes anew", " or token in readers or min", " or min"),
+    of_the_short_way("a reader comes beside the dead", " or min(readers.values()) <= now", "", "enters"),
+    of_the_short_way("a reader comes as another dies", "s()) <= now", "s()) < now", "enters"),
     of_the_short_way("expect is not heard", " if expect is None else None", ""),
     of_the_short_way("the lease of a writer is none", "token, now, now + ttl", "token, now, now"),
     of_the_short_way("the lease of a reader is none", "[token] = now + ttl", "[token] = now"),
-    of_the_short_way("poison is not found", "poisoned = state.poisoned", "poisoned = False"),
+    of_the_short_way("poison is not found", "state.readers, state.poisoned", "state.readers, False"),
     of_the_short_way("everybody reads", "if mode is Mode.WRITE:", "if False:"),
     of_the_short_way("everybody writes", "if mode is Mode.WRITE:", "if True:"),
     of_the_short_way("the fence stands still", "state.fence += 1", "pass"),
@@ -41,12 +44,12 @@ WRONG_SHORT_WAYS = [
     of_the_short_way("no min hold", "(not command.min_hold and ", "("),
     of_the_short_way("an error does not keep the poison", " and command.poison is Poison.CLEAR", ""),
     of_the_short_way("the writer stays", "        state.writer = None\n", "        pass\n"),
-    of_the_short_way("one reader takes all out", "len(readers) == 1 and ", ""),
-    of_the_short_way("any reader leaves", "readers.get(token, now) > now", "True"),
+    of_the_short_way("one reader takes all out", "del readers[token]", "readers.clear()"),
+    of_the_short_way("a reader outlives its lease", "s()) <= now", "s()) < now", "leaves"),
     of_the_short_way(
-        "a reader outlives its lease", "readers.get(token, now) > now", "readers.get(token, now - 1) >= now"
+        "a reader leaves the dead behind", "not in readers or min(readers.values()) <= now", "not in readers"
     ),
-    of_the_short_way("the reader stays", "        readers.clear()\n", "        pass\n"),
+    of_the_short_way("the reader stays", "del readers[token]", "pass"),
     of_the_short_way("who leaves touches nothing", "    state.touched = now\n", "", "leaves"),
 ]
 
@@ -108,3 +111,10 @@ def test_a_hold_that_nobody_else_wants_needs_nothing_else(mode: Mode) -> None:
     assert alone(state, Acquire("one", mode, 60_000), 1_000)
     assert alone(state, Release("one", poison=Poison.CLEAR), 2_000)
     assert state == State(fence=7 + (mode is Mode.WRITE), poisoned=mode is Mode.READ, touched=2_000)
+
+
+def test_a_reader_beside_readers_needs_nothing_else() -> None:
+    state = State(fence=7, readers={"one": 9_000})
+    assert alone(state, Acquire("two", Mode.READ, 60_000), 1_000)
+    assert alone(state, Release("one"), 2_000)
+    assert state == State(fence=7, readers={"two": 61_000}, touched=2_000)
