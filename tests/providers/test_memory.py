@@ -61,16 +61,16 @@ async def test_the_short_way_is_the_way_of_the_commands_that_it_stands_for() -> 
             for command in commands:
                 reply = told.at_once(KEY, command, claim)
                 state = (await short.peek(KEY)).state
+                went = False
                 match command:
                     case Acquire(token, mode, ttl, expect=None, note=note):
                         found = short.enter(KEY, token, mode, ttl, note)
                         assert not found or reply == Reply(Verdict.GRANTED, *found)
+                        went = found is not None
                     case Release(token, 0, Poison.CLEAR):
-                        found = short.leave(KEY, token)
-                        assert not found or reply == Reply(Verdict.GRANTED, state.fence)
-                    case _:
-                        found = None
-                if found:
+                        went = short.leave(KEY, token)
+                        assert not went or reply == Reply(Verdict.GRANTED, state.fence)
+                if went:
                     granted[type(command).__name__] += 1
                 else:
                     assert (await short.peek(KEY)).state == state
