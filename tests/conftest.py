@@ -9,6 +9,7 @@ import pytest
 
 from tests.providers.networked import networked as networked
 from tests.providers.networked import networked_server as networked_server
+from tests.providers.scene import scene as scene
 from tests.servers.kubernetes import kubernetes as kubernetes
 from tests.servers.postgres import pgbouncer_url as pgbouncer_url
 from tests.servers.postgres import postgres as postgres

@@ -6,75 +6,17 @@ long after what it says on the new one.
 
 import asyncio
 import itertools
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from grelmicro_fastapi.coordination.guards import Guard, WriteGuard
+from grelmicro_fastapi.coordination.guards import WriteGuard
 from grelmicro_fastapi.coordination.readwritelock import ReadView, ReadWriteLock, WriteView
-from grelmicro_fastapi.coordination.state import State
-from grelmicro_fastapi.errors import BackendError, LockNotOwnedError, LockTimeoutError
-from grelmicro_fastapi.providers.base import Provider
-from tests.faultproxy import Fault, FaultProxy, Held, fault_proxy
-from tests.providers.networked import SHORT, Networked, mine, persistent, settled, state_of
+from grelmicro_fastapi.errors import BackendError, LockNotOwnedError
+from tests.providers.networked import PATIENCE, SHORT, persistent, settled
+from tests.providers.scene import Scene
 
 pytestmark = pytest.mark.anyio
-
-PATIENCE = 10
-_names = itertools.count()
-
-
-@dataclass
-class Scene:
-    """A lock, seen by a provider behind the proxy, `here`, and by one that speaks to the server itself, `there`."""
-
-    proxy: FaultProxy
-    name: str
-    there: Provider
-    mine: ReadWriteLock
-    theirs: ReadWriteLock
-
-    def hold(self) -> Held:
-        """The next connection that says something of this lock is slow from then on."""
-        return self.proxy.hold("up", self.name)
-
-    async def state(self) -> State:
-        return (await state_of(self.there, self.name)).state
-
-    async def until(self, condition: Callable[[State], object]) -> State:
-        """Look until the store's state is such."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                state = await self.state()
-                if condition(state):
-                    return state
-                await asyncio.sleep(0.01)  # the store tells nobody who merely looks
-
-    async def is_left_as_new(self) -> None:
-        """Nothing is in it, nobody hears tales of a writer that died, and whoever comes gets in, on both sides."""
-        async with asyncio.timeout(PATIENCE):
-            await self.until(lambda state: not (state.writer or state.readers or state.seats))
-            for lock in (self.theirs, self.mine):
-                guard = await persistent(lock.write.acquire)
-                assert not guard.poisoned
-                await settled(guard)
-
-
-@pytest.fixture
-async def scene(networked: Networked, networked_server: Any) -> AsyncIterator[Scene]:
-    port, name = networked.port(networked_server), f"overtaking-{next(_names)}"
-    async with (
-        fault_proxy(port) as proxy,
-        networked.connect(networked_server, proxy.port) as here,
-        networked.connect(networked_server, port) as there,
-    ):
-        # Scripts and statements are known from here on, so that only the name's own requests are held.
-        await (await mine(f"warm-{name}", here).write.acquire()).release()
-        yield Scene(proxy, name, there, mine(name, here), mine(name, there))
-
 
 VIEWS: dict[str, Callable[[ReadWriteLock], ReadView | WriteView]] = {
     "read": lambda lock: lock.read,
@@ -136,15 +78,16 @@ async def test_attempts_and_their_undoes_may_arrive_in_any_order(scene: Scene, o
 
     for number in order:
         await late[number].arrive()
-        await guard.extend()
+        await persistent(guard.extend)
         assert guard.valid
-    await guard.release()
+    await settled(guard)
     await scene.is_left_as_new()
 
 
 @pytest.mark.parametrize("poison", [False, True], ids=["clean", "poisoned"])
 async def test_a_release_that_comes_late_ends_nobody_elses_hold(scene: Scene, poison: bool) -> None:
-    guard, late = await scene.mine.write.acquire(), scene.hold()
+    guard = await scene.prepared(scene.mine.write.acquire)
+    late = scene.hold()
     with pytest.raises(BackendError):
         await guard.release(poison=poison)
     # It was sent again meanwhile.
@@ -159,7 +102,8 @@ async def test_a_release_that_comes_late_ends_nobody_elses_hold(scene: Scene, po
 
 
 async def test_a_readers_release_that_comes_late_ends_nobody_elses_hold(scene: Scene) -> None:
-    guard, late = await scene.mine.read.acquire(), scene.hold()
+    guard = await scene.prepared(scene.mine.read.acquire)
+    late = scene.hold()
     with pytest.raises(BackendError):
         await guard.release()
     other = await scene.theirs.write.acquire()
@@ -173,11 +117,12 @@ async def test_a_readers_release_that_comes_late_ends_nobody_elses_hold(scene: S
 
 @pytest.mark.parametrize("mode", VIEWS)
 async def test_a_renewal_that_comes_after_the_release_revives_nothing(scene: Scene, mode: str) -> None:
-    guard, late = await VIEWS[mode](scene.mine).acquire(), scene.hold()
+    guard = await scene.prepared(VIEWS[mode](scene.mine).acquire)
+    late = scene.hold()
     renewing = asyncio.ensure_future(guard.extend())
     await late.came.wait()
     # Renewals have a connection of their own.
-    await guard.release()
+    await settled(guard)
     other = await scene.theirs.write.acquire()
 
     await late.arrive()
@@ -190,7 +135,8 @@ async def test_a_renewal_that_comes_after_the_release_revives_nothing(scene: Sce
 
 
 async def test_a_downgrade_that_comes_late_makes_no_reader(scene: Scene) -> None:
-    guard, late = await scene.mine.write.acquire(), scene.hold()
+    guard = await scene.prepared(scene.mine.write.acquire)
+    late = scene.hold()
     with pytest.raises(BackendError):
         await guard.downgrade()
     # Nobody knew what had become of it, so it was undone.
@@ -231,87 +177,7 @@ async def test_a_wake_that_comes_late_is_not_waited_for_and_wakes_nobody(scene: 
     await held.release()
     await late.came.wait()
     async with asyncio.timeout(PATIENCE):
-        await (await waiting).release()
+        await settled(await waiting)
 
     await late.arrive()
     await scene.is_left_as_new()
-
-
-async def test_however_slow_which_connection_is_nobody_meets_anybody_and_everybody_is_served(
-    networked: Networked, networked_server: Any
-) -> None:
-    rng, port, name = random.Random(11), networked.port(networked_server), f"overtaking-{next(_names)}"
-    inside: list[Guard] = []
-    latest = 0
-
-    def entered(guard: Guard) -> None:
-        nonlocal latest
-        writes = isinstance(guard, WriteGuard)
-        assert not [one for one in inside if one.valid and (writes or isinstance(one, WriteGuard))]
-        # Nobody dies in here, so nobody may hear that somebody did.
-        assert not getattr(guard, "poisoned", False)
-        if isinstance(guard, WriteGuard):
-            assert guard.fencing_token > latest
-            latest = guard.fencing_token
-        inside.append(guard)
-
-    async def stay(guard: Guard) -> None:
-        entered(guard)
-        try:
-            await asyncio.sleep(rng.choice([0, 0.002]))  # work
-            if rng.random() < 0.3:
-                await quietly(guard.extend)
-            if isinstance(guard, WriteGuard) and rng.random() < 0.3:
-                inside.remove(guard)
-                reading = await quietly(guard.downgrade)
-                if reading:
-                    entered(reading)
-                    guard = reading
-        finally:
-            if guard in inside:
-                inside.remove(guard)
-            await settled(guard)
-
-    async def work(provider: Provider) -> None:
-        lock, visits = mine(name, provider), 0
-        while visits < 4:
-            view = rng.choice([lock.write, lock.write, lock.read])
-            try:
-                async with asyncio.timeout(rng.choice([0.05, 0.4, PATIENCE])):
-                    guard = await view.acquire(timeout=rng.choice([0, 0.2, None]))
-            except (BackendError, LockTimeoutError, TimeoutError):
-                continue
-            visits += 1
-            await stay(guard)
-
-    async def shake(proxy: FaultProxy) -> None:
-        while True:
-            number = rng.randint(max(1, proxy.connections - 12), proxy.connections)
-            proxy.apart[number] = Fault(delay=rng.choice([0, 0, 0.02, 0.1, 1.5 * SHORT]))
-            await asyncio.sleep(0.01)  # a moment of this weather
-
-    async with (
-        fault_proxy(port) as proxy,
-        networked.connect(networked_server, proxy.port) as one,
-        networked.connect(networked_server, proxy.port) as two,
-        networked.connect(networked_server, port) as direct,
-    ):
-        shaking = asyncio.ensure_future(shake(proxy))
-        try:
-            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-                for provider in (one, two, direct):
-                    for _ in range(4):
-                        group.create_task(work(provider))
-        finally:
-            shaking.cancel()
-            proxy.heal()
-        scene = Scene(proxy, name, direct, mine(name, one), mine(name, direct))
-        await scene.is_left_as_new()
-
-
-async def quietly(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """What it brings, or None if the store gave no verdict."""
-    try:
-        return await ask()
-    except BackendError:
-        return None
