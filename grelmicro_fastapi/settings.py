@@ -116,6 +116,25 @@ def seconds(keyword: str, given: object, *, least: float = 0.0) -> float:
     raise SettingsValidationError(f"{keyword} is a number of seconds from {least:g} up, not {given!r}")
 
 
+def text(keyword: str, given: object, *, needed: bool = True) -> None:
+    """Raise `SettingsValidationError` for what is no text. The value, perhaps a password, is not in its message."""
+    if not isinstance(given, str) and (needed or given is not None):
+        raise SettingsValidationError(f"{keyword} is text, and not of type {type(given).__name__}")
+
+
+def flag(keyword: str, given: object) -> None:
+    """Raise `SettingsValidationError` for what is neither True nor False: the text "no" counts as true."""
+    if not isinstance(given, bool):
+        raise SettingsValidationError(f"{keyword} is True or False, not {given!r}")
+
+
+def whole(keyword: str, given: object, *, least: int = 0, most: int | None = None) -> None:
+    """Raise `SettingsValidationError` for what is no whole number in that range."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < least or (most is not None and given > most):
+        span = f"from {least} up" if most is None else f"from {least} to {most}"
+        raise SettingsValidationError(f"{keyword} is a whole number {span}, not {given!r}")
+
+
 def read_env(name: str) -> str | None:
     """A variable that no gate guards, or `None` if it is unset or empty."""
     return os.environ.get(name) or None

@@ -4,11 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from grelmicro_fastapi.app.grelmicro import Grelmicro
 from grelmicro_fastapi.coordination import Coordination, LeaderElection, Lock, ReadWriteLock, TaskLock
+from grelmicro_fastapi.providers.kubernetes import KubernetesProvider
 from grelmicro_fastapi.providers.memory import MemoryProvider
+from grelmicro_fastapi.providers.postgres import PostgresProvider
+from grelmicro_fastapi.providers.redis import RedisProvider
+from grelmicro_fastapi.providers.sqlite import SqliteProvider
 from grelmicro_fastapi.providers.urls import provider_from_url
+from grelmicro_fastapi.providers.valkey import ValkeyProvider
+from grelmicro_fastapi.tasks import Tasks
 from grelmicro_fastapi.web.dependencies import lock_guard, read_guard, write_guard
 from grelmicro_fastapi.web.leader import leader_guard
 
@@ -20,6 +27,14 @@ text: Any = "x"
 lease: Any = {"lease": 3}
 longest: Any = {"max_hold": 3}
 memory: Any = MemoryProvider()
+true: Any = True
+synchronous: Any = redis.Redis()
+POSTGRES = "postgresql://somebody@localhost/locks"
+
+
+async def nothing() -> None:
+    """A task's body."""
+
 
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "an option that a lock has not": (
@@ -91,6 +106,101 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Coordination(memory, election=wrong),
         "a Coordination takes a provider as election=, and no int",
     ),
+    "a port": (lambda: RedisProvider(host="h", port=text), "port= is a whole number from 1 to 65535, not 'x'"),
+    "a port that is true": (
+        lambda: RedisProvider(host="h", port=true),
+        "port= is a whole number from 1 to 65535, not ",
+    ),
+    "a database's number": (lambda: ValkeyProvider(host="h", db=text), "db= is a whole number from 0 up, not 'x'"),
+    "a host": (lambda: ValkeyProvider(host=wrong), "host= is text, and not of type int"),
+    "a Redis URL": (lambda: RedisProvider(wrong), "url= is text, and not of type int"),
+    "a password": (lambda: RedisProvider(host="h", password=wrong), "password= is text, and not of type int"),
+    "a prefix": (lambda: RedisProvider("redis://h", prefix=wrong), "prefix= is text, and not of type int"),
+    "how many replicas": (
+        lambda: RedisProvider("redis://h", replicas=text),
+        "replicas= is a whole number from 0 up, not 'x'",
+    ),
+    "the time to connect": (
+        lambda: RedisProvider("redis://h", connect_timeout=text),
+        "connect_timeout= is a number of seconds from 0.001 up, not 'x'",
+    ),
+    "a Redis URL as client": (
+        lambda: RedisProvider.from_client(text),
+        "RedisProvider.from_client takes a client of redis.asyncio, and no str: RedisProvider(url) takes a URL",
+    ),
+    "a client that nobody can wait for": (
+        lambda: RedisProvider.from_client(synchronous),
+        "RedisProvider.from_client takes a client of redis.asyncio, and not a synchronous one",
+    ),
+    "a PostgreSQL URL": (lambda: PostgresProvider(wrong), "url= is text, and not of type int"),
+    "a schema": (lambda: PostgresProvider(POSTGRES, schema=wrong), "schema= is text, and not of type int"),
+    "whether to migrate": (
+        lambda: PostgresProvider(POSTGRES, auto_migrate=text),
+        "auto_migrate= is True or False, not 'x'",
+    ),
+    "where to listen": (
+        lambda: PostgresProvider(POSTGRES, listen_url=wrong),
+        "listen_url= is text, and not of type int",
+    ),
+    "the size of a cache": (
+        lambda: PostgresProvider(POSTGRES, statement_cache_size=text),
+        "statement_cache_size= is a whole number from 0 up, not 'x'",
+    ),
+    "how long a call may take": (
+        lambda: PostgresProvider(POSTGRES, timeout=text),
+        "timeout= is a number of seconds from 0.001 up, not 'x'",
+    ),
+    "a PostgreSQL URL as client": (
+        lambda: PostgresProvider.from_client(text),
+        "PostgresProvider.from_client takes an asyncpg.Pool, and no str: PostgresProvider(url) takes a URL",
+    ),
+    "a path as client": (
+        lambda: SqliteProvider.from_client(text),
+        "SqliteProvider.from_client takes an aiosqlite.Connection, and no str: SqliteProvider(path) takes a path",
+    ),
+    "a namespace": (lambda: KubernetesProvider(wrong), "namespace= is text, and not of type int"),
+    "a prefix of Leases": (lambda: KubernetesProvider(prefix=wrong), "prefix= is text, and not of type int"),
+    "how long a call to the API server may take": (
+        lambda: KubernetesProvider(timeout=text),
+        "timeout= is a number of seconds from 0.01 up, not 'x'",
+    ),
+    "a client of Kubernetes": (
+        lambda: KubernetesProvider.from_client(wrong),
+        "KubernetesProvider.from_client takes a kubernetes_asyncio.client.ApiClient, and no int",
+    ),
+    "what an election shows": (
+        lambda: LeaderElection("c", metadata=wrong),
+        "metadata= is a mapping of texts, not of type int",
+    ),
+    "part of what an election shows": (
+        lambda: LeaderElection("c", metadata={"zone": wrong}),
+        "metadata= is a mapping of texts: each key and each value is text",
+    ),
+    "the election of tasks": (
+        lambda: Tasks(election=text),
+        "election= is a LeaderElection, and no str: LeaderElection(name) makes one",
+    ),
+    "a candidate": (lambda: Tasks(candidate=text), "candidate= is True or False, not 'x'"),
+    "how often a task runs": (
+        lambda: Tasks().every(text, on="cluster"),
+        "every= is a number of seconds from 0.001 up, not 'x'",
+    ),
+    "a cron expression": (lambda: Tasks().cron(wrong), "a cron expression is text, and not of type int"),
+    "a time zone": (lambda: Tasks().cron("* * * * *", timezone=wrong), "timezone= is text, and not of type int"),
+    "a task's grace": (
+        lambda: Tasks().cron("* * * * *", grace=text)(nothing),
+        "grace= is a number of seconds from 0 up, not 'x'",
+    ),
+    "a task's name": (lambda: Tasks().every(3, name=wrong)(nothing), "name= is text, and not of type int"),
+    "whether a task catches up": (
+        lambda: Tasks().every(3, catch_up=text)(nothing),
+        "catch_up= is True or False, not 'x'",
+    ),
+    "an option that no task has": (
+        lambda: Tasks().every(3, **lease),
+        "a task has no option lease=: choose from name=, jitter=, timeout=, on_error=",
+    ),
+    "what to include": (lambda: Tasks().include(wrong), "include takes a Tasks, and no int"),
     "a URL that is not set": (
         lambda: provider_from_url(unset),
         "a URL is text such as redis://localhost, and not NoneType: is the variable set that holds it?",

@@ -3,7 +3,7 @@
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Self, TypedDict, Unpack, final
+from typing import Self, TypedDict, Unpack, cast, final
 from uuid import UUID
 
 from pydantic import model_validator
@@ -19,7 +19,7 @@ from grelmicro_fastapi.coordination.names import LEADER, check_name
 from grelmicro_fastapi.coordination.state import Mode
 from grelmicro_fastapi.coordination.view import look
 from grelmicro_fastapi.coordination.wish import Wish
-from grelmicro_fastapi.errors import NotLeaderError, NotRunningError
+from grelmicro_fastapi.errors import NotLeaderError, NotRunningError, SettingsValidationError
 from grelmicro_fastapi.settings import Duration, Settings, Worker, resolve
 
 
@@ -83,7 +83,7 @@ class LeaderElection(Openable):
     ) -> None:
         check_name(name)
         self.name = name
-        self.metadata: dict[str, str] = dict(metadata or {})
+        self.metadata: dict[str, str] = _checked(metadata)
         self._source = check_source(backend)
         self._settings = resolve("LEADERELECTION", name, LeaderElectionSettings, dict(options), env_load=env_load)
         self._campaigns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Campaign] = weakref.WeakKeyDictionary()
@@ -205,3 +205,14 @@ class LeaderElection(Openable):
             renew_every=settings.retry_interval,
             patience=settings.backend_timeout,
         )
+
+
+def _checked(metadata: object) -> dict[str, str]:
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise SettingsValidationError(f"metadata= is a mapping of texts, not of type {type(metadata).__name__}")
+    pairs = dict(cast("Mapping[object, object]", metadata))
+    if not all(isinstance(part, str) for pair in pairs.items() for part in pair):
+        raise SettingsValidationError("metadata= is a mapping of texts: each key and each value is text")
+    return cast("dict[str, str]", pairs)

@@ -12,7 +12,7 @@ from grelmicro_fastapi.errors import SettingsValidationError
 from grelmicro_fastapi.providers.base import Provider
 from grelmicro_fastapi.providers.kubernetes_line import ACCOUNT, Client, Line
 from grelmicro_fastapi.providers.kubernetes_store import KubernetesStore
-from grelmicro_fastapi.settings import read_env
+from grelmicro_fastapi.settings import read_env, seconds, text
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _OPTIONS = {"prefix", "kubeconfig", "context"}
@@ -43,11 +43,14 @@ class KubernetesProvider(Provider):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(clock=clock)
+        for keyword, value in (("namespace=", namespace), ("kubeconfig=", kubeconfig), ("context=", context)):
+            text(keyword, value, needed=False)
+        text("prefix=", prefix)
         given = read_env("KUBE_NAMESPACE") if namespace is None else namespace
         if given is not None and not _NAMESPACE.match(given):
             source = "KUBE_NAMESPACE" if namespace is None else "namespace="
             raise SettingsValidationError(f"{source} must be a namespace: a-z, 0-9 and -, at most 63 characters")
-        if not 0.01 <= timeout <= 60:
+        if seconds("timeout=", timeout, least=0.01) > 60:
             raise SettingsValidationError("timeout= must be a number of seconds between 0.01 and 60")
         if len(prefix) > 200 or not prefix.isprintable():
             raise SettingsValidationError("prefix= has at most 200 characters, all of them printable")
@@ -89,6 +92,11 @@ class KubernetesProvider(Provider):
 
         It serves the loop that it was made on, and no other.
         """
+        if not hasattr(client, "rest_client"):
+            raise SettingsValidationError(
+                "KubernetesProvider.from_client takes a kubernetes_asyncio.client.ApiClient, and no "
+                f"{type(client).__name__}"
+            )
         provider = cls(namespace, prefix=prefix, timeout=timeout, clock=clock)
         provider._client = client
         return provider

@@ -18,7 +18,7 @@ from grelmicro_fastapi.providers.base import Provider
 from grelmicro_fastapi.providers.postgres_connections import Borrowed, Connections, Held
 from grelmicro_fastapi.providers.postgres_schema import quoted, sql
 from grelmicro_fastapi.providers.postgres_store import PostgresStore
-from grelmicro_fastapi.settings import read_env
+from grelmicro_fastapi.settings import flag, read_env, seconds, text, whole
 
 _SCHEMES = ("postgresql", "postgres", "postgresql+asyncpg", "postgres+asyncpg")
 _CACHE = ("statement_cache_size", "prepared_statement_cache_size")
@@ -57,6 +57,7 @@ class PostgresProvider(Provider):
             raise SettingsValidationError("PostgresProvider needs a URL: pass one, or set POSTGRES_URL")
         source = "POSTGRES_URL" if url is None else "url="
         self._url, cached = _plain(given, source)
+        whole("statement_cache_size=", statement_cache_size)
         self._cached = statement_cache_size if cached is None else cached
         self._pool: Pool[Record] | None = None
         self._set(schema, auto_migrate, listen_url, timeout)
@@ -81,6 +82,11 @@ class PostgresProvider(Provider):
 
         Each call borrows one, and another stays out of the pool to listen on, unless `listen_url` says where to.
         """
+        if not hasattr(pool, "acquire"):
+            raise SettingsValidationError(
+                f"PostgresProvider.from_client takes an asyncpg.Pool, and no {type(pool).__name__}: "
+                "PostgresProvider(url) takes a URL"
+            )
         provider = cls("postgresql://", clock=clock)
         provider._pool = pool
         provider._set(schema, auto_migrate, listen_url, timeout)
@@ -91,12 +97,13 @@ class PostgresProvider(Provider):
         return sql(self.schema)
 
     def _set(self, schema: str, auto_migrate: bool, listen_url: str | None, timeout: float) -> None:
+        text("schema=", schema)
         quoted(schema)
-        if not 0 < timeout < float("inf"):
-            raise SettingsValidationError("timeout= must be a positive number of seconds")
+        flag("auto_migrate=", auto_migrate)
+        text("listen_url=", listen_url, needed=False)
         self.schema = schema
         self._auto_migrate = auto_migrate
-        self._timeout = timeout
+        self._timeout = seconds("timeout=", timeout, least=0.001)
         self._listen_url = _plain(listen_url, "listen_url=")[0] if listen_url else None
 
     def _store(self) -> PostgresStore:
@@ -117,6 +124,7 @@ class PostgresProvider(Provider):
 
 def _plain(url: str, source: str) -> tuple[str, int | None]:
     """The URL as the driver takes it, and the size of the statement cache if SQLAlchemy's options name one."""
+    text(source, url)
     parts = urlsplit("")
     options: dict[str, str] = {}
     cached = None

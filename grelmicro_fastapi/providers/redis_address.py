@@ -7,7 +7,7 @@ from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from grelmicro_fastapi.errors import SettingsValidationError
-from grelmicro_fastapi.settings import read_env
+from grelmicro_fastapi.settings import read_env, text, whole
 
 Kind = Literal["one", "sentinel", "cluster"]
 
@@ -49,6 +49,12 @@ def find(
     """
     env = library.upper()
     source = "url="
+    for keyword, given in (("url=", url), ("host=", host), ("username=", username), ("password=", password)):
+        text(keyword, given, needed=False)
+    if port is not None:
+        whole("port=", port, least=1, most=65_535)
+    if db is not None:
+        whole("db=", db)
     if url is None and host is None:
         url, host, source = read_env(f"{env}_URL"), read_env(f"{env}_HOST"), f"{env}_URL"
         # Kubernetes sets REDIS_PORT=tcp://... for a service named "redis", whether anybody wants it or not.

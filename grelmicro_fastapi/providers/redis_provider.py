@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from inspect import iscoroutinefunction
 from typing import Any, ClassVar, Protocol, Self, cast
 
 from grelmicro_fastapi.coordination.clock import Clock
@@ -14,6 +15,7 @@ from grelmicro_fastapi.providers.redis_node import Dial, Node
 from grelmicro_fastapi.providers.redis_sentinel import dial
 from grelmicro_fastapi.providers.redis_site import Cluster, OneServer
 from grelmicro_fastapi.providers.redis_store import RedisStore
+from grelmicro_fastapi.settings import seconds, text, whole
 
 
 class ServerClient(Protocol):
@@ -57,13 +59,11 @@ class RedisLikeProvider(Provider):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(clock=clock)
-        if replicas < 0:
-            raise SettingsValidationError("replicas= must not be negative")
-        for name, seconds in (("connect_timeout=", connect_timeout), ("operation_timeout=", operation_timeout)):
-            if not 0 < seconds < float("inf"):
-                raise SettingsValidationError(f"{name} must be a positive number of seconds")
+        text("prefix=", prefix)
+        whole("replicas=", replicas)
         self._prefix, self._replicas = prefix, replicas
-        self._connecting, self._operation = connect_timeout, operation_timeout
+        self._connecting = seconds("connect_timeout=", connect_timeout, least=0.001)
+        self._operation = seconds("operation_timeout=", operation_timeout, least=0.001)
         self._client = client
         self._address: Address | None = None
         if client is None:
@@ -91,6 +91,7 @@ class RedisLikeProvider(Provider):
 
         The client is asked how, and never used for locks nor closed: it may send a command twice.
         """
+        _check(client, cls.__name__, cls.name)
         return cls(
             prefix=prefix,
             replicas=replicas,
@@ -146,6 +147,19 @@ class RedisLikeProvider(Provider):
     @abstractmethod
     def _pool(self, address: Address) -> Pool:
         """A pool for that address, not connected."""
+
+
+def _check(client: object, provider: str, library: str) -> None:
+    """A synchronous client has the same parts, but nobody can wait for its connections."""
+    wanted = f"{provider}.from_client takes a client of {library}.asyncio"
+    if servers := getattr(client, "nodes_manager", None):
+        recipe = next(iter(servers.startup_nodes.values()), None)
+    elif (recipe := getattr(client, "connection_pool", None)) is None:
+        raise SettingsValidationError(f"{wanted}, and no {type(client).__name__}: {provider}(url) takes a URL")
+    make = getattr(recipe, "connection_class", None)
+    # Of what is no class nothing can be said before it is called.
+    if make is None or (isinstance(make, type) and not iscoroutinefunction(getattr(make, "connect", None))):
+        raise SettingsValidationError(f"{wanted}, and not a synchronous one")
 
 
 def _direct(make: Callable[[], Connection]) -> Dial:

@@ -65,6 +65,11 @@ class SqliteProvider(Provider):
         The connection itself is only asked which file it has, and never closed: a lock's transaction must not get
         mixed with yours, so locks have a connection of their own.
         """
+        if not hasattr(client, "execute_fetchall"):
+            raise SettingsValidationError(
+                f"SqliteProvider.from_client takes an aiosqlite.Connection, and no {type(client).__name__}: "
+                "SqliteProvider(path) takes a path"
+            )
         provider = cls(Path("not known yet"), timeout=timeout, clock=clock)
         provider._client = client
         return provider

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from grelmicro_fastapi.errors import SettingsValidationError
+from grelmicro_fastapi.settings import seconds, text
 
 
 class Schedule(Protocol):
@@ -30,8 +31,7 @@ class Every:
     seconds: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.seconds) and self.seconds >= 0.001):
-            raise SettingsValidationError(f"every= is a number of seconds, at least 0.001, not {self.seconds!r}")
+        seconds("every=", self.seconds, least=0.001)
 
     def after(self, instant: float) -> float:
         """The next multiple."""
@@ -54,6 +54,8 @@ class Cron:
     timezone: str = "UTC"
 
     def __post_init__(self) -> None:
+        text("a cron expression", self.expression)
+        text("timezone=", self.timezone)
         try:
             ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):

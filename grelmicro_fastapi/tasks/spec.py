@@ -1,7 +1,6 @@
 """What is known of a background task before anything runs, and what its body is given."""
 
 import inspect
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +8,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from grelmicro_fastapi.coordination.leadership import Leadership
 from grelmicro_fastapi.errors import SettingsValidationError
+from grelmicro_fastapi.settings import flag, seconds, text
 from grelmicro_fastapi.tasks.schedule import Every, Schedule
 
 Body = Callable[..., object] | Callable[..., Awaitable[object]]
@@ -59,10 +59,12 @@ class TaskSpec:
     grace: float = 60.0
 
     def __post_init__(self) -> None:
-        lengths = (("jitter", self.jitter, 0), ("timeout", self.timeout, 0.001), ("grace", self.grace, 0))
-        for option, value, least in lengths:
-            if value is not None and not least <= value < math.inf:
-                raise SettingsValidationError(f"{option}= is a number of seconds from {least} up, not {value!r}")
+        text("name=", self.name)
+        flag("catch_up=", self.catch_up)
+        seconds("jitter=", self.jitter)
+        seconds("grace=", self.grace)
+        if self.timeout is not None:
+            seconds("timeout=", self.timeout, least=0.001)
         if self.on_error not in get_args(OnError):
             raise SettingsValidationError(f"on_error= is one of {', '.join(get_args(OnError))}")
         if self.where not in get_args(Where):

@@ -10,7 +10,7 @@ from grelmicro_fastapi.context import Openable
 from grelmicro_fastapi.coordination.backend import Source, crew_of
 from grelmicro_fastapi.coordination.leaderelection import LeaderElection
 from grelmicro_fastapi.errors import SettingsValidationError
-from grelmicro_fastapi.settings import read_env
+from grelmicro_fastapi.settings import flag, read_env
 from grelmicro_fastapi.tasks.health import TaskHealth
 from grelmicro_fastapi.tasks.host import Host
 from grelmicro_fastapi.tasks.schedule import Cron, Every
@@ -40,6 +40,12 @@ class Tasks(Openable):
     def __init__(
         self, *, election: LeaderElection | None = None, backend: Source | None = None, candidate: bool | None = None
     ) -> None:
+        if not isinstance(cast("object", election), LeaderElection | None):
+            raise SettingsValidationError(
+                f"election= is a LeaderElection, and no {type(election).__name__}: LeaderElection(name) makes one"
+            )
+        if candidate is not None:
+            flag("candidate=", candidate)
         self.election = election or LeaderElection("tasks", backend=backend)
         self._candidate = candidate
         self._source = backend
@@ -55,9 +61,10 @@ class Tasks(Openable):
         A tick of the fleet runs at most once, and is reported as missed if its process died; with `catch_up` it runs
         again then, so at least once.
         """
+        schedule = Every(seconds)
         if on == "cluster" and seconds < 0.1:
             raise SettingsValidationError(f"a task of the fleet runs at most every 0.1 s, not every {seconds!r} s")
-        return self._register(options, where=on, schedule=Every(seconds), catch_up=catch_up)
+        return self._register(options, where=on, schedule=schedule, catch_up=catch_up)
 
     def cron(
         self,
@@ -89,6 +96,8 @@ class Tasks(Openable):
 
         What is registered there later does not count.
         """
+        if not isinstance(cast("object", other), Tasks):
+            raise SettingsValidationError(f"include takes a Tasks, and no {type(other).__name__}")
         for spec in other.specs:
             self._add(spec)
 
@@ -127,6 +136,12 @@ class Tasks(Openable):
             await host.stop()
 
     def _register(self, options: TaskOptions, **fixed: Any) -> Callable[[BodyT], BodyT]:
+        known = TaskOptions.__annotations__
+        for option in options:
+            if option not in known:
+                names = ", ".join(f"{name}=" for name in known)
+                raise SettingsValidationError(f"a task has no option {option}=: choose from {names}")
+
         def register(body: BodyT) -> BodyT:
             wanted(body)
             name = options.get("name") or str(getattr(body, "__name__", repr(body)))
