@@ -7,7 +7,7 @@ _RECENT = 5.0
 
 
 class Pace:
-    """Remembers the slowest recent reply: of the last five to ten seconds."""
+    """Remembers the last reply, and the slowest recent one: of the last five to ten seconds."""
 
     def __init__(self, clock: Clock, place: float) -> None:
         self._clock = clock
@@ -18,10 +18,13 @@ class Pace:
         """The window, in ms, of the seats that our commands call."""
         self.place = self._shortest_place
         """How long, in ms, our own seats last without asking."""
+        self.prompt = True
+        """Did the last reply come within half of the shortest window?"""
 
     def took(self, seconds: float) -> None:
         """Note how long a reply took."""
         now = self._clock.now()
+        self.prompt = 2000 * seconds <= CLAIM
         if now - self._turned > _RECENT:
             self._before = self._now if now - self._turned < 2 * _RECENT else 0.0
             self._now, self._turned = 0.0, now

@@ -5,7 +5,6 @@ one round trip. So a process keeps its place for a few short holds, and then que
 """
 
 from grelmicro_fastapi.coordination.pace import Pace
-from grelmicro_fastapi.coordination.state import CLAIM
 
 LONGEST = 4
 """How many enter in a row at the most,"""
@@ -22,8 +21,12 @@ class Run:
         self._since = 0.0
 
     def extends(self, pace: Pace) -> bool:
-        """May our place be kept for yet another? Not if the store is slow to answer us: the others would wait too."""
-        return self._length + 1 < LONGEST and pace.claim <= CLAIM
+        """May our place be kept for yet another? Not while the store is slow to answer us: the others would wait too.
+
+        Only the last reply counts. One that was late, for a disk was busy, must not cost us our runs for seconds, while
+        others have theirs: those who wait here would wait four times as long.
+        """
+        return self._length + 1 < LONGEST and pace.prompt
 
     def granted(self, kept: bool, asked: float) -> None:
         """One entered who had asked at that time, and our place was kept, or given up."""

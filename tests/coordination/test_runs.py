@@ -132,6 +132,21 @@ async def test_a_process_whose_store_answers_late_enters_once_and_asks_no_more_t
         assert wire.sent(Leave) == 0
 
 
+async def test_one_late_answer_costs_a_process_one_run_and_no_more() -> None:
+    fleet, log = Fleet(), list[str]()
+    async with fleet.process() as (one, wire), fleet.process() as (two, _), fleet.direct() as other:
+        held = await other.lock().acquire()
+        wire.coming = 0.2
+        tasks = crowd(fleet, one, log, "a", 9, 0.001)
+        await fleet.clock.advance(0.3)
+        wire.coming = 0.0
+        tasks += crowd(fleet, two, log, "b", 8, 0.001)
+        await fleet.clock.settle()
+        await held.release()
+        await finish(fleet, tasks, 0.0005)
+        assert "".join(log) == "abbbbaaaabbbbaaaa"
+
+
 async def test_a_place_that_was_kept_for_those_who_gave_up_is_given_up() -> None:
     fleet, log = Fleet(), list[str]()
     async with fleet.process() as (one, wire), fleet.direct() as other:
