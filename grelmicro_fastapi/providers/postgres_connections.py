@@ -84,6 +84,7 @@ class Held:
         self._listen_url = listen_url or url
         self._timeout = timeout
         self._cached = cached
+        self._uncached = False
         self._idle: list[Connection[Record]] = []
         self._errands = Errands()
 
@@ -124,13 +125,14 @@ class Held:
 
     def uncached(self) -> bool:
         """Prepare no statements from now on."""
-        if not self._cached:
-            return False
-        _log.warning("a pooler loses prepared statements: set statement_cache_size=0 on the PostgreSQL provider")
-        self._cached = 0
-        while self._idle:
-            self._idle.pop().terminate()
-        return True
+        if self._cached:
+            _log.warning("a pooler loses prepared statements: set statement_cache_size=0 on the PostgreSQL provider")
+            self._cached = 0
+            self._uncached = True
+            while self._idle:
+                self._idle.pop().terminate()
+        # Who comes later had a connection from before.
+        return self._uncached
 
     async def _connect(self, url: str) -> "Connection[Record]":
         try:

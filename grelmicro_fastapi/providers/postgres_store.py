@@ -66,7 +66,9 @@ class PostgresStore:
         self._woken: Woken | None = None
         self._opened = False
         self._ready = False
-        self._arranged = False
+        self._arranges = False
+        self._plain = f"select {self._name}.apply_v1($1, $2::text::jsonb, $3, $4)"
+        self._arranged = f"call {self._name}.apply_read_committed_v1($1, $2::text::jsonb, $3, $4, null)"
 
     async def open(self) -> None:
         """Connect, and see to the schema. Raises `SettingsValidationError` if it is missing and may not be made."""
@@ -163,24 +165,23 @@ class PostgresStore:
 
     async def _send(self, keys: list[str], body: str, bound: float | None) -> str:
         """Call the law, again while it is certain that nothing was applied and that asking again may help."""
-        plain = f"select {self._name}.apply_v1($1, $2::text::jsonb, $3, $4)"
-        arranged = f"call {self._name}.apply_read_committed_v1($1, $2::text::jsonb, $3, $4, null)"
-
-        async def call(link: Link) -> str:
-            query = arranged if self._arranged else plain
-            reply: str = await link.fetchval(query, keys, body, self.channel, self._now())
-            return reply
-
         for _ in range(_TRIES):
+            arranged = self._arranges
             try:
-                return await self._ask(call, bound)
+                return await self._ask(partial(self._call, keys, body, arranged), bound)
             except OddError:
-                if self._arranged:
+                if arranged:
                     raise
-                self._arranged = True
+                # Perhaps the other lane has just found out too.
+                self._arranges = True
             except AgainError:
                 await asyncio.sleep(random.uniform(0, 0.02))
-        return await self._ask(call, bound)
+        return await self._ask(partial(self._call, keys, body, self._arranges), bound)
+
+    async def _call(self, keys: list[str], body: str, arranged: bool, link: Link) -> str:
+        query = self._arranged if arranged else self._plain
+        reply: str = await link.fetchval(query, keys, body, self.channel, self._now())
+        return reply
 
     async def _ask(self, ask: Callable[[Link], Awaitable[T]], bound: float | None) -> T:
         """Use a connection, for so many seconds at most. Only `BackendError` and settings' errors leave."""
@@ -189,15 +190,10 @@ class PostgresStore:
             closed.sent = False
             raise closed
         try:
+            if bound is None:
+                return await self._use(ask)
             async with asyncio.timeout(bound):
-                link = await self._connections.take()
-                try:
-                    if not self._ready and ask != self._see_to_schema:
-                        await self._see_to_schema(link)
-                    result = await ask(link)
-                except BaseException as error:
-                    self._connections.give(link, error)
-                    raise
+                return await self._use(ask)
         except SettingsValidationError as error:
             if ask == self._see_to_schema:
                 raise
@@ -210,6 +206,16 @@ class PostgresStore:
                 raise BackendError(str(verdict)) from None
             self._ready = self._ready and not isinstance(verdict, MissingError)
             raise verdict from None
+
+    async def _use(self, ask: Callable[[Link], Awaitable[T]]) -> T:
+        link = await self._connections.take()
+        try:
+            if not self._ready and ask != self._see_to_schema:
+                await self._see_to_schema(link)
+            result = await ask(link)
+        except BaseException as error:
+            self._connections.give(link, error)
+            raise
         self._connections.give(link)
         return result
 

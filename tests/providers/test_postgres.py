@@ -234,6 +234,16 @@ async def test_the_law_refuses_an_older_snapshot(admin: "asyncpg.Connection[asyn
     assert refused.value.sqlstate == "GM001"
 
 
+async def test_both_lanes_may_learn_at_once_that_transactions_are_not_read_committed_by_default(
+    postgres: PostgresServer, admin: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    async with opened(PostgresProvider(f"{postgres.url}?default_transaction_isolation=serializable")) as store:
+        # So that there are two connections, and neither has to be waited for.
+        await asyncio.gather(store.peek("lock:a"), store.peek("lock:b"))
+        both = await asyncio.gather(reply(store, write("one")), reply(store, write("two", key="lock:b")))
+        assert [answer.verdict for answer in both] == [Verdict.GRANTED] * 2
+
+
 async def test_grants_are_durable_and_releases_and_refusals_need_not_wait_for_the_disk(
     admin: "asyncpg.Connection[asyncpg.Record]",
 ) -> None:
@@ -488,9 +498,12 @@ async def test_a_pooler_that_loses_prepared_statements_is_noticed(
 ) -> None:
     async with opened(PostgresProvider(pgbouncer_url)) as one, opened(PostgresProvider(pgbouncer_url)) as two:
         for number in range(20):
-            await asyncio.gather(
-                reply(one, write("one", key=f"lock:{number}")), reply(two, write("one", key=f"lock:b{number}"))
-            )
+            # Two lanes each, that find out at the same time.
+            asks = [
+                (store, write("one", key=f"lock:{name}:{number}"))
+                for store, name in zip((one, one, two, two), "abcd", strict=True)
+            ]
+            await asyncio.gather(*[reply(store, ask) for store, ask in asks])
     assert all("statement_cache_size=0" in record.message for record in caplog.records)
 
 
