@@ -108,7 +108,7 @@ class _Queued:
 
 def _idle(server: servers.Server, members: Sequence[Member]) -> Block:
     """How many commands waiters cost whom nothing happens to."""
-    window = 4.5
+    window = 5.0  # in whole seconds, for waiters ask at most once in each
 
     async def block() -> float:
         holder, *waiters = members

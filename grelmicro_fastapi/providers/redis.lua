@@ -34,6 +34,20 @@ if ARGV[5] == '?' then
   return {now, floor and call('GET', floor) or '0', call('HGETALL', key)}
 end
 
+-- Tells these seats, each with its delay, unless the asker will tell them. Returns how many could not be told.
+local function publish(wakes)
+  local unheard = 0
+  for i = 1, ARGV[3] ~= '' and #wakes or 0, 2 do
+    local seat = wakes[i]
+    local channel = match(seat, '^(.*)/[^/]*$')
+    if channel and channel ~= ARGV[2] then
+      local sent = redis.pcall(ARGV[3], ARGV[4] .. channel, format('%.0f %d ', wakes[i + 1], #seat) .. seat .. key)
+      if type(sent) == 'table' and sent.err then unheard = unheard + 1 end
+    end
+  end
+  return unheard
+end
+
 -- Load ---------------------------------------------------------------------------------------------------------------
 
 -- Instants are doubles, which hold integers up to 2^53. A text stands behind its length. `redis_wire.py` reads this too.
@@ -93,6 +107,50 @@ if before and graves == 0 then
         pack(STATE, poisoned, fence, now, #claimant, claimant, readers, 0, latest, exact, earliest, 0))
       return {0, {'granted', fence, 0, 0, 0}}
     end
+  end
+end
+
+-- The short way from one writer to the next, where only writers wait, and none of them has died or came too late when it
+-- was called: the writer leaves and calls the first in line; the first in line enters; somebody joins the line.
+local plain = #ARGV == 9 or #ARGV == 14 and ARGV[8] == 'w' and ARGV[13] == ''
+if before and graves == 0 and readers == 0 and at <= #before and plain then
+  local op, token, id, size = ARGV[5], ARGV[7], ARGV[10], #before
+  local _, ends, holder, line = nil, 0, '', at
+  if writes == 1 then _, ends, _, holder, _, line = read(WRITER, before, at) end
+  local first, second, expires, called, patience, rest -- the first in line, who is behind it, and where that begins
+  local from, past, grace = size + 1, size + 1, 0 -- where the asker's seat begins and ends
+  local short, here = writes == 0 or ends > now, line
+  while short and here <= size do
+    local mode, _, lasts, summoned, grown, seat, behind = read(SEAT, before, here)
+    short = mode == 'w' and lasts > now and (summoned == 0 or summoned > now)
+    if here == line then
+      first, expires, called, patience, rest = seat, lasts, summoned, grown, behind
+    elseif not second then
+      second = seat
+    end
+    if seat == id then from, past, grace = here, behind, grown end
+    here = behind
+  end
+  if short and first and op == 'R' and holder == token and called == 0 and ARGV[8] == '0' and 'clear' == ARGV[9] then
+    local window = max(tonumber(ARGV[6]), patience)
+    call('HDEL', key, '') -- as at the end
+    call('HSET', key, 'state',
+      pack(STATE, poisoned, fence, now, #claimant, claimant, 0, 0, latest, exact, earliest, 0)
+      .. pack(SEAT, 'w', 0, expires, now + window, patience, #first, first) .. before:sub(rest))
+    local wakes = second and {first, 0, second, window} or {first, 0}
+    return {publish(wakes), {'granted', fence, 0, 0, 0, unpack(wakes)}}
+  elseif short and first and op == 'A' and writes == 0 and first == id then
+    local stays, note = ARGV[12] == '1', ARGV[14]
+    fence = fence + 1
+    call('HSET', key, 'state',
+      pack(STATE, 0, fence, now, #claimant, claimant, 0, 0, latest, exact, earliest, 1)
+      .. pack(WRITER, now, now + ARGV[9], poisoned, #token, token, #note, note)
+      .. (stays and pack(SEAT, 'w', 0, expires, 0, patience, #id, id) or '') .. before:sub(rest))
+    return {0, {'granted', fence, poisoned, 0, stays and 1 or 0}}
+  elseif short and op == 'A' and writes == 1 and holder ~= token and id ~= '' then
+    local place = pack(SEAT, 'w', 0, now + ARGV[11], 0, grace, #id, id)
+    call('HSET', key, 'state', before:sub(1, from - 1) .. place .. before:sub(past))
+    return {0, {'held', fence, 0, ends - now, 1}}
   end
 end
 
@@ -543,13 +601,5 @@ for i = 1, #sets, 2 * CHUNK do
   call('HSET', key, unpack(sets, i, math.min(i + 2 * CHUNK - 1, #sets)))
 end
 
-if ARGV[3] ~= '' then
-  for i = 1, #told, 2 do
-    local channel = match(told[i], '^(.*)/[^/]*$')
-    if channel and channel ~= ARGV[2] then
-      local sent = redis.pcall(ARGV[3], ARGV[4] .. channel, format('%.0f %d ', told[i + 1], #told[i]) .. told[i] .. key)
-      if type(sent) == 'table' and sent.err then answer[1] = answer[1] + 1 end
-    end
-  end
-end
+answer[1] = publish(told)
 return answer

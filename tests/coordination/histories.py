@@ -87,11 +87,13 @@ def line(rng: random.Random, length: int = 30) -> list[Batch]:
         claim = rng.choice([250, 250, 900, 1])
         commands: list[Command] = []
         if state.writer and rng.random() < 0.6:
-            commands.append(Release(state.writer.token))
+            token = state.writer.token if rng.random() < 0.95 else rng.choice(TOKENS)
+            commands.append(Release(token, 1_000 if rng.random() < 0.05 else 0))
         if not commands or rng.random() < 0.3:
             seat, place, more = rng.choice(SEATS[1::2]), rng.choice([3_000, 3_000, 700]), rng.random() < 0.3
             token, ttl = rng.choice(TOKENS), rng.choice([60_000, 60_000, 400])
-            commands.append(Acquire(token, Mode.WRITE, ttl, seat, place, more))
+            expect = state.fence - rng.randint(0, 1) if rng.random() < 0.05 else None
+            commands.append(Acquire(token, Mode.WRITE, ttl, seat, place, more, expect))
         for command in commands:
             step(state, command, now, claim)
         batches.append(Batch(now, claim, tuple(commands)))
