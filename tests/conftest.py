@@ -15,6 +15,7 @@ from tests.servers.postgres import pgbouncer_url as pgbouncer_url
 from tests.servers.postgres import postgres as postgres
 from tests.servers.redis import cluster as cluster
 from tests.servers.redis import redis_proper_server as redis_proper_server
+from tests.servers.redis import redis_tls as redis_tls
 from tests.servers.redis import sentinel as sentinel
 from tests.servers.redis import valkey_server as valkey_server
 from tests.stores import site as site

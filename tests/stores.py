@@ -43,7 +43,7 @@ from grelmicro_fastapi.providers.valkey import ValkeyProvider
 from grelmicro_fastapi.testing.clock import ManualClock
 from tests.servers import kubernetes as cluster_api
 from tests.servers.postgres import PostgresServer, find_pgbouncer
-from tests.servers.redis import Cluster, Server, Watched, redis_server
+from tests.servers.redis import Cluster, Encrypted, Server, Watched, redis_server
 
 
 @dataclass
@@ -127,6 +127,10 @@ async def _redis_client(valkey_server: Server) -> AsyncIterator[StoreUnderTest]:
 
 async def _redis_proper(redis_proper_server: Server) -> AsyncIterator[StoreUnderTest]:
     yield _on_redis(RedisProvider(redis_proper_server.url), [redis_proper_server])
+
+
+async def _redis_tls(redis_tls: Encrypted) -> AsyncIterator[StoreUnderTest]:
+    yield _on_redis(RedisProvider(redis_tls.url("rediss")), [redis_tls.server])
 
 
 async def _redis_decoding(valkey_server: Server) -> AsyncIterator[StoreUnderTest]:
@@ -255,6 +259,7 @@ if find_pgbouncer():
     STORES.append(Row("postgres-pgbouncer", _postgres_pgbouncer, ("postgres", "pgbouncer_url")))
 if redis_server():
     STORES.append(Row("redis", _redis_proper, ("redis_proper_server",)))
+    STORES.append(Row("redis-tls", _redis_tls, ("redis_tls",)))
 
 
 def on_every_store() -> pytest.MarkDecorator:

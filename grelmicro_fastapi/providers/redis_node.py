@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from grelmicro_fastapi.errors import BackendError, SettingsValidationError
 from grelmicro_fastapi.providers.redis_driver import Connection, Driver
-from grelmicro_fastapi.providers.redis_pipe import Errand, Landed, Pipe
+from grelmicro_fastapi.providers.redis_pipe import Errand, Landed, Pipe, hang_up
 from grelmicro_fastapi.providers.redis_protocol import Word, pack
 from grelmicro_fastapi.providers.redis_wire import SCRIPT, SHA
 
@@ -189,12 +188,6 @@ class Node:
 
     def _is(self, answer: object, code: str) -> bool:
         return isinstance(answer, Exception) and self.driver.code(answer) == code
-
-
-async def hang_up(connection: Connection) -> None:
-    """Close without waiting for anything."""
-    with suppress(OSError, TimeoutError):
-        await connection.disconnect(nowait=True)
 
 
 def unreachable(error: BaseException, *, sent: bool) -> BackendError:

