@@ -111,13 +111,16 @@ if before and graves == 0 then
 end
 
 -- The short way from one writer to the next, where only writers wait, and none of them has died or came too late when it
--- was called: the writer leaves and calls the first in line; the first in line enters; somebody joins the line.
-local plain = #ARGV == 9 or #ARGV == 14 and ARGV[8] == 'w' and ARGV[13] == ''
-if before and graves == 0 and readers == 0 and at <= #before and plain then
-  local op, token, id, size = ARGV[5], ARGV[7], ARGV[10], #before
+-- was called: the writer leaves and calls the first in line; the first in line enters; somebody joins the line; or a
+-- writer leaves and a request of its process travels with that. Seats stay packed, but for the first and the asker's.
+local leaves = ARGV[5] == 'R' and ARGV[8] == '0' and 'clear' == ARGV[9]
+local asks = leaves and 10 or 5
+local wants = ARGV[asks] == 'A' and ARGV[asks + 3] == 'w' and ARGV[asks + 8] == ''
+if before and graves == 0 and readers == 0 and at <= #before and #ARGV == asks + (wants and 9 or -1) then
+  local id, size = wants and ARGV[asks + 5], #before
   local _, ends, holder, line = nil, 0, '', at
   if writes == 1 then _, ends, _, holder, _, line = read(WRITER, before, at) end
-  local first, second, expires, called, patience, rest -- the first in line, who is behind it, and where that begins
+  local first, expires, called, patience, second, rest = nil, 0, 0, 0, nil, size + 1
   local from, past, grace = size + 1, size + 1, 0 -- where the asker's seat begins and ends
   local short, here = writes == 0 or ends > now, line
   while short and here <= size do
@@ -131,26 +134,47 @@ if before and graves == 0 and readers == 0 and at <= #before and plain then
     if seat == id then from, past, grace = here, behind, grown end
     here = behind
   end
-  if short and first and op == 'R' and holder == token and called == 0 and ARGV[8] == '0' and 'clear' == ARGV[9] then
-    local window = max(tonumber(ARGV[6]), patience)
-    call('HDEL', key, '') -- as at the end
-    call('HSET', key, 'state',
-      pack(STATE, poisoned, fence, now, #claimant, claimant, 0, 0, latest, exact, earliest, 0)
-      .. pack(SEAT, 'w', 0, expires, now + window, patience, #first, first) .. before:sub(rest))
-    local wakes = second and {first, 0, second, window} or {first, 0}
-    return {publish(wakes), {'granted', fence, 0, 0, 0, unpack(wakes)}}
-  elseif short and first and op == 'A' and writes == 0 and first == id then
-    local stays, note = ARGV[12] == '1', ARGV[14]
-    fence = fence + 1
-    call('HSET', key, 'state',
-      pack(STATE, 0, fence, now, #claimant, claimant, 0, 0, latest, exact, earliest, 1)
-      .. pack(WRITER, now, now + ARGV[9], poisoned, #token, token, #note, note)
-      .. (stays and pack(SEAT, 'w', 0, expires, 0, patience, #id, id) or '') .. before:sub(rest))
-    return {0, {'granted', fence, poisoned, 0, stays and 1 or 0}}
-  elseif short and op == 'A' and writes == 1 and holder ~= token and id ~= '' then
-    local place = pack(SEAT, 'w', 0, now + ARGV[11], 0, grace, #id, id)
-    call('HSET', key, 'state', before:sub(1, from - 1) .. place .. before:sub(past))
-    return {0, {'held', fence, 0, ends - now, 1}}
+  local enters = wants and (leaves or writes == 0) and (not first or first == id)
+  if leaves then
+    short = short and holder == ARGV[7] and called == 0
+  elseif writes == 1 then
+    short = short and holder ~= ARGV[7]
+  elseif not enters then
+    short = short and called > 0 -- as it should be: the step before has called the first
+  end
+  if short and (enters or id ~= '') then
+    local answer, told, writing = {0}, {}, before:sub(at, line - 1)
+    if leaves then
+      touched, writes, writing, answer[2] = now, 0, '', {'granted', fence, 0, 0, 0}
+      if first then
+        local window = max(tonumber(ARGV[6]), patience)
+        called, told = now + window, second and {first, 0, second, window} or {first, 0}
+        for i, word in ipairs(told) do answer[2][5 + i] = word end
+      end
+      call('HDEL', key, '') -- as at the end
+    end
+    local ahead = first and pack(SEAT, 'w', 0, expires, called, patience, #first, first) or ''
+    local behind = before:sub(rest)
+    if enters then
+      local token, note, stays = ARGV[asks + 2], ARGV[asks + 9], first and ARGV[asks + 7] == '1'
+      fence, touched, writes = fence + 1, now, 1
+      writing = pack(WRITER, now, now + ARGV[asks + 4], poisoned, #token, token, #note, note)
+      ahead = stays and pack(SEAT, 'w', 0, expires, 0, patience, #first, first) or ''
+      answer[#answer + 1] = {'granted', fence, poisoned, 0, stays and 1 or 0}
+      poisoned = 0
+    elseif wants then
+      local place = pack(SEAT, 'w', 0, now + ARGV[asks + 6], 0, grace, #id, id)
+      if first == id then
+        ahead = place
+      else
+        behind = before:sub(rest, from - 1) .. place .. before:sub(past)
+      end
+      answer[#answer + 1] = {'held', fence, 0, (writes == 1 and ends or called) - now, 1}
+    end
+    call('HSET', key, 'state', pack(STATE, poisoned, fence, touched, #claimant, claimant, 0, 0, latest, exact, earliest,
+      writes) .. writing .. ahead .. behind)
+    answer[1] = publish(told)
+    return answer
   end
 end
 
