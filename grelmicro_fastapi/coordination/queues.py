@@ -53,8 +53,11 @@ class Queue:
         # What the store said last: that somebody is in the way, and for how many ms at least (0: not by time).
         self._held = False
         self._retry = 0
+        # Whether it spoke of somebody in the way at all: who comes too late then was not left without an answer.
+        self._heard = False
         self._error: BackendError | None = None
         self._failing = 0.0
+        self._asking = self._again = False
 
     def join(self, waiter: Waiter) -> None:
         """Queue, and ask at once unless it is known to be in vain."""
@@ -87,7 +90,7 @@ class Queue:
             self.dismiss(waiter, self._overdue(waiter.wish.name))
 
     def _overdue(self, name: str) -> Exception:
-        if not self._held:
+        if not self._heard:
             return fresh(self._error) if self._error else BackendError(f"the store said nothing of {name!r} in time")
         late = LockTimeoutError(f"{name!r} stayed held by somebody else: wait longer, or try again later")
         late.retry_after = self._retry / 1000 if self._retry else None
@@ -125,6 +128,19 @@ class Queue:
             self._room.courier.post(self._key, Leave(self._seat), lambda _: None, later=True)
             self._run = Run()
         self._send(list(self.waiters) if everybody and self._mode is Mode.READ else [next(iter(self.waiters))])
+
+    def _ask_on(self) -> None:
+        """Let the next one ask, and the next, while each is answered in the step that asks, and sleeps on nothing."""
+        self._again = True
+        if self._asking:
+            return
+        self._asking = True
+        try:
+            while self._again and self.waiters:
+                self._again = False
+                self._ask(everybody=True)
+        finally:
+            self._asking = self._again = False
 
     def _send(self, askers: list[Waiter]) -> None:
         courier = self._room.courier
@@ -165,12 +181,13 @@ class Queue:
             self.seated = reply.seated
         self._failing, self._error = 0.0, None
         if reply.verdict is Verdict.HELD:
-            self._held, self._retry = True, reply.retry
+            self._held, self._heard, self._retry = True, True, reply.retry
             return
         self.waiters.pop(waiter, None)
         if reply.verdict is Verdict.GRANTED:
             # The writer behind asks when this one leaves: before, it would be in vain.
-            self._held, self._retry, self._alarm = self._mode is Mode.WRITE, 0, math.inf
+            self._held = self._heard = self._mode is Mode.WRITE
+            self._retry, self._alarm = 0, math.inf
             self._run.granted(self._held and reply.seated, waiter.asked)
             if waiter.future.done():
                 # Nobody came for it, and the courier takes it back: let the next one have it.
@@ -214,7 +231,7 @@ class Queue:
                     lambda: (self._key, self._mode) in self._room,
                 )
         elif self._alarm <= self._room.clock.now() or not (self._held or self._failing):
-            self._ask(everybody=True)
+            self._ask_on()
         elif self._timer is None:
             self._sleep(min(self._pause(), self._alarm - self._room.clock.now()))
 

@@ -36,6 +36,21 @@ async def test_writers_that_are_refused_for_their_generation_keep_nobody_waiting
         assert generations == {1}
 
 
+async def test_however_many_are_refused_in_one_step_the_lock_lives_on() -> None:
+    async with MemoryProvider() as memory:
+        catalog = ReadWriteLock("catalog", backend=memory)
+        held = await catalog.write.acquire()
+        late = [asyncio.create_task(catalog.write.acquire(expect=1)) for _ in range(1_000)]
+        first = asyncio.create_task(catalog.write.acquire())
+        await asyncio.sleep(0)
+        await held.release(poison=True)
+        async with asyncio.timeout(20):
+            refused = await asyncio.gather(*late, return_exceptions=True)
+            assert all(isinstance(error, StaleGenerationError) for error in refused)
+            await (await first).release()
+        await (await catalog.write.acquire(timeout=5)).release()
+
+
 async def test_nobody_knows_the_generation_while_poisoned() -> None:
     memory = MemoryProvider(clock=ManualClock())
     async with memory:

@@ -127,6 +127,13 @@ async def poke(store: Store, ear: Ear) -> None:
     await replies(store, [Ask(key, Release("there"), CLAIM), Ask(key, Leave(seat), CLAIM)])
 
 
+@pytest.mark.parametrize("expect", [1, 2**53, 2**63 - 1, 2**63, 10**19 - 1, 10**40])
+async def test_a_generation_that_never_was_is_a_mismatch_however_large(site: StoreUnderTest, expect: int) -> None:
+    store = await site.store()
+    assert (await ask(store, write("a", f"{store.channel}/w")._replace(expect=expect))).verdict is Verdict.MISMATCH
+    assert (await ask(store, write("a", f"{store.channel}/w"))).verdict is Verdict.GRANTED
+
+
 async def test_what_is_asked_is_answered_as_the_law_says(site: StoreUnderTest) -> None:
     store = await site.store()
     state = State()

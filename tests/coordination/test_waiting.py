@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from grelmicro_fastapi.coordination import waiting
+from grelmicro_fastapi.coordination import Lock, waiting
 from grelmicro_fastapi.coordination.state import Leave
 from grelmicro_fastapi.coordination.store import Snapshot, Store, Woken
 from grelmicro_fastapi.coordination.view import View
-from grelmicro_fastapi.errors import BackendError, DrainingError, QueueFullError
+from grelmicro_fastapi.errors import BackendError, DrainingError, LockTimeoutError, QueueFullError
+from grelmicro_fastapi.providers.memory import MemoryProvider
 from tests.coordination.crews import Fleet, Process, Wire, empty, hold
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wires")]
@@ -32,6 +33,49 @@ async def test_writers_of_one_process_enter_first_come_first_served() -> None:
         await held.release()
         await asyncio.gather(*tasks)
         assert order == list(range(20))
+
+
+async def test_however_many_are_cancelled_in_one_step_the_lock_lives_on() -> None:
+    async with MemoryProvider() as memory:
+        lock = Lock("x", backend=memory)
+
+        async def enter(number: int) -> None:
+            async with lock:
+                await asyncio.sleep(0)
+                if number == 5:
+                    raise KeyError(number)
+
+        async def all_enter() -> None:
+            async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+                for number in range(1_000):
+                    group.create_task(enter(number))
+
+        with pytest.raises(ExceptionGroup) as raised:
+            await all_enter()
+        assert [type(error) for error in raised.value.exceptions] == [KeyError]
+        await (await lock.acquire(timeout=5)).release()
+
+
+async def test_who_waits_behind_one_that_was_granted_too_late_is_told_that_it_was_held() -> None:
+    fleet = Fleet()
+    async with fleet.process() as (process, wire), fleet.direct() as other:
+        held = await other.lock().acquire()
+        first = asyncio.create_task(process.lock().acquire())
+        second = asyncio.create_task(process.lock().acquire(timeout=1.0))
+        await fleet.clock.settle()
+        wire.coming = 0.2
+        await fleet.clock.advance(0.7)
+        await held.release()
+        await fleet.clock.settle()
+        first.cancel()
+        again = asyncio.create_task(other.lock().acquire())
+        await fleet.clock.advance(0.5)
+        with pytest.raises(LockTimeoutError):
+            await second
+        again.cancel()
+        await asyncio.gather(first, again, return_exceptions=True)
+        wire.coming = 0.0
+        await fleet.clock.advance(1)
 
 
 async def test_readers_that_wait_here_enter_together() -> None:
