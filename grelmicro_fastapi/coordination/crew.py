@@ -56,8 +56,8 @@ class Crew:
         self.courier = Courier(store, clock)
         register = Register()
         self._leases = register.leases
-        self.nests, self.took = register.nests, register.took
-        self.joined, self.parted, self.taken = register.joined, register.parted, register.taken
+        self.nests, self.took, self.taken = register.nests, register.took, register.taken
+        self.joined, self.parted, self.forgot = register.joined, register.parted, register.forgot
         self.holds, self.held = register.holds, register.held
         self.waiting = Waiting(self.courier, clock, self.holds)
         self.keeper = Keeper(self.courier, clock)

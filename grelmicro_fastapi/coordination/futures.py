@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -28,6 +29,19 @@ async def within(clock: Clock, seconds: float, future: "asyncio.Future[Any]") ->
         await future
     finally:
         timer.cancel()
+
+
+async def first_of(*works: Coroutine[Any, Any, Any]) -> None:
+    """Run them until one of them ends, and end the others; what that one raised is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Patience:

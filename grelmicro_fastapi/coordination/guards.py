@@ -227,6 +227,9 @@ class WriteGuard(Guard):
         self._left, self._grip = True, None
         try:
             reader = await lease.downgrade()
+        except BaseException:
+            lease.crew.forgot(lease)
+            raise
         finally:
             self._lost = lease.lost
         heir = self._heir = ReadGuard(reader, reader, lease.crew.keep(reader))

@@ -39,6 +39,9 @@ class Serves(Protocol):
         """Count one holder less. Does nobody hold it any more?"""
         ...
 
+    def forgot(self, lease: "Lease") -> None:
+        """It is over, though nobody has given it back."""
+
     def keep(self, lease: "Lease") -> Grip | None:
         """Renew the lease, if that was asked for."""
 
@@ -68,8 +71,7 @@ class Lease(Hold):
         self.owner, self.source = who, source
         self.crew, self.wish, self.token = crew, wish, token
         self.fence, self.poisoned = found
-        self.confirmed = asked
-        self.spent = False
+        self.confirmed, self.spent = asked, False
         self._answer: Answer | None = None
         self.deadline = asked + wish.trusted
         if wish.max_hold is not None:
@@ -218,8 +220,7 @@ class Lease(Hold):
     def _left(self, command: Release, answer: Answer) -> None:
         self._answer, self._leaving = answer, False
         if isinstance(answer, BackendError):
-            left = self.deadline - self.crew.clock.now()
-            if left > 0 and not self._doubtful:
+            if (left := self.deadline - self.crew.clock.now()) > 0 and not self._doubtful:
                 self.crew.courier.insist(self.wish.key, command, left)
             self._doubtful = True
         self.tell()

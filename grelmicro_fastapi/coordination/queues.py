@@ -19,7 +19,8 @@ from grelmicro_fastapi.coordination.state import Leave, Mode, Reply, Verdict, ma
 from grelmicro_fastapi.coordination.store import Answer
 from grelmicro_fastapi.coordination.waiter import Waiter
 from grelmicro_fastapi.coordination.wish import Grant, refusal
-from grelmicro_fastapi.errors import BackendError, LockTimeoutError
+from grelmicro_fastapi.coordination.word import Word
+from grelmicro_fastapi.errors import BackendError
 
 
 class Room(Protocol):
@@ -50,13 +51,7 @@ class Queue:
         self._flying = 0
         self._timer: Timer | None = None
         self._alarm = math.inf
-        # What the store said last: that somebody is in the way, and for how many ms at least (0: not by time).
-        self._held = False
-        self._retry = 0
-        # Whether it spoke of somebody in the way at all: who comes too late then was not left without an answer.
-        self._heard = False
-        self._error: BackendError | None = None
-        self._failing = 0.0
+        self._said = Word()
         self._asking = self._again = False
 
     def join(self, waiter: Waiter) -> None:
@@ -87,14 +82,7 @@ class Queue:
     def expire(self, waiter: Waiter) -> None:
         """Its time is over. Does nothing if it was granted."""
         if not waiter.future.done():
-            self.dismiss(waiter, self._overdue(waiter.wish.name))
-
-    def _overdue(self, name: str) -> Exception:
-        if not self._heard:
-            return fresh(self._error) if self._error else BackendError(f"the store said nothing of {name!r} in time")
-        late = LockTimeoutError(f"{name!r} stayed held by somebody else: wait longer, or try again later")
-        late.retry_after = self._retry / 1000 if self._retry else None
-        return late
+            self.dismiss(waiter, self._said.overdue(waiter.wish.name))
 
     def wake(self, after: int, everybody: bool = True) -> None:
         """Ask now, or in `after` ms unless something else happens first."""
@@ -179,35 +167,33 @@ class Queue:
         # Of a refusal for good the law says nothing of the seat, for that stays as it was.
         if reply.verdict in (Verdict.HELD, Verdict.GRANTED):
             self.seated = reply.seated
-        self._failing, self._error = 0.0, None
+        self._said.failing, self._said.error = 0.0, None
         if reply.verdict is Verdict.HELD:
-            self._held, self._heard, self._retry = True, True, reply.retry
+            self._said.refused(reply.retry)
             return
         self.waiters.pop(waiter, None)
         if reply.verdict is Verdict.GRANTED:
             # The writer behind asks when this one leaves: before, it would be in vain.
-            self._held = self._heard = self._mode is Mode.WRITE
-            self._retry, self._alarm = 0, math.inf
-            self._run.granted(self._held and reply.seated, waiter.asked)
+            self._said.granted(self._mode is Mode.WRITE)
+            self._alarm = math.inf
+            self._run.granted(self._said.held and reply.seated, waiter.asked)
             if waiter.future.done():
                 # Nobody came for it, and the courier takes it back: let the next one have it.
-                self._held = False
+                self._said.freed()
             else:
                 waiter.future.set_result(Grant(waiter.token, waiter.asked, reply))
         else:
-            # It was not held that stood in the way of this one, so the next one asks at once.
-            self._held, self._retry = False, 0
+            self._said.freed()
             if not waiter.future.done():
                 waiter.future.set_exception(refusal(waiter.wish, reply))
 
     def _failed(self, waiter: Waiter, error: BackendError) -> None:
         """Tell newcomers at once. Where the store was heard before, a short outage is sat out."""
         now = self._room.clock.now()
-        self._failing = self._failing or now
-        self._error = error
+        self._said.failing, self._said.error = self._said.failing or now, error
         # That attempt is being undone: the next one needs a token of its own.
         waiter.token = mint(waiter.wish.worker, waiter.owner)
-        if not self._held or now - self._failing > OPERATION:
+        if not self._said.held or now - self._said.failing > OPERATION:
             for other in [other for other in self.waiters if other.parcel is None]:
                 del self.waiters[other]
                 if not other.future.done():
@@ -223,27 +209,24 @@ class Queue:
             self._quiet()
             self._room.gone((self._key, self._mode))
             if self.seated:
-                self._room.courier.insist(
-                    self._key,
-                    Leave(self._seat),
-                    self._room.courier.pace.place / 1000,
-                    # Who came since has the seat again, and wants to keep it.
-                    lambda: (self._key, self._mode) in self._room,
-                )
-        elif self._alarm <= self._room.clock.now() or not (self._held or self._failing):
+                place = self._room.courier.pace.place / 1000
+                # Unless somebody came since: that one has the seat again, and wants to keep it.
+                came = partial(self._room.__contains__, (self._key, self._mode))
+                self._room.courier.insist(self._key, Leave(self._seat), place, came)
+        elif self._alarm <= self._room.clock.now() or not (self._said.held or self._said.failing):
             self._ask_on()
         elif self._timer is None:
             self._sleep(min(self._pause(), self._alarm - self._room.clock.now()))
 
     def _pause(self) -> float:
         """How long to sleep, in seconds, if nothing wakes us."""
-        if self._failing:
-            return min(0.1 + (self._room.clock.now() - self._failing) / 2, 1.0) * random.uniform(0.8, 1.2)
+        if self._said.failing:
+            return min(0.1 + (self._room.clock.now() - self._said.failing) / 2, 1.0) * random.uniform(0.8, 1.2)
         if self._run.on:
             return max(0.0, self._run.left(self._room.clock.now()))
         pause = self._room.courier.pace.place / 3000
-        if self._retry:
-            pause = min(pause, self._retry / 1000 + 0.001)
+        if self._said.retry:
+            pause = min(pause, self._said.retry / 1000 + 0.001)
         if self._room.polls:
             wish = next(iter(self.waiters)).wish
             pause = min(pause, wish.retry_interval * random.uniform(1 - wish.retry_jitter, 1 + wish.retry_jitter))

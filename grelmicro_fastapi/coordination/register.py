@@ -20,7 +20,8 @@ class Register:
     def __init__(self) -> None:
         self.leases: dict[str, Lease | dict[Owner, Lease]] = {}
         """By key. Nearly every key has one lease at a time; only a shared one needs to be searched by owner."""
-        self._crowded = 1024
+        self._crowded = self._busy = 1024
+        """How many keys, and how many leases of one key, are looked through for dead ones."""
 
     def nests(self, wish: Wish, who: Owner) -> Lease | None:
         """Return the read lease to join, if any. Raises if the owner would wait for itself."""
@@ -50,7 +51,10 @@ class Register:
         """Count a lease as held here, by its first holder."""
         held, key = self.leases, lease.wish.key
         if key in held:
-            self._shared(key)[lease.owner] = lease
+            shared = self._shared(key)
+            if len(shared) >= self._busy:
+                self._thin_out(shared)
+            shared[lease.owner] = lease
         else:
             if len(held) >= self._crowded:
                 self._forget_the_dead()
@@ -80,6 +84,18 @@ class Register:
                 if not held:
                     del self.leases[key]
         return lease.free
+
+    def forgot(self, lease: Lease) -> None:
+        """It is over, though nobody has given it back."""
+        key = lease.wish.key
+        held = self.leases.get(key)
+        if held is lease:
+            del self.leases[key]
+        elif isinstance(held, dict):
+            for who in [who for who, other in held.items() if other is lease]:
+                del held[who]
+            if not held:
+                del self.leases[key]
 
     def taken(self, key: str, source: object) -> Lease | None:
         """The lease that the running task took through that object, lost or not, or None."""
@@ -111,6 +127,11 @@ class Register:
         if not isinstance(held, dict):
             held = self.leases[key] = {} if held is None else {holder.owner: held for holder in held.holders}
         return held
+
+    def _thin_out(self, shared: dict[Owner, Lease]) -> None:
+        for who in [who for who, lease in shared.items() if not lease.valid]:
+            del shared[who]
+        self._busy = max(1024, 2 * len(shared))
 
     def _forget_the_dead(self) -> None:
         """Drop what was never given back and has ended by itself."""

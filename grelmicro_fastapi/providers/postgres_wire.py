@@ -101,7 +101,7 @@ def _seat(id: str, mode: str, until: int, turn: bool, called: int, grace: int) -
 
 
 def _words(ask: Ask) -> dict[str, Any]:
-    said = {"op": _NAMES[type(ask.command)], "claim": ask.claim, **ask.command._asdict()}
+    said: dict[str, Any] = {"op": _NAMES[type(ask.command)], "claim": ask.claim, **ask.command._asdict()}
     if (said.get("expect") or 0) > _LARGEST:
         # No fence is as large, and the server has no such number: it would refuse it as an error, again and again.
         said["expect"] = _NO_FENCE

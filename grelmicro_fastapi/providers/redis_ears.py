@@ -74,6 +74,8 @@ class _Slot:
         self.used = used
         self.server = ""
         self.heard = asyncio.Event()
+        self.deaf = False
+        """It was waited for in vain, and nothing has been heard since."""
         self.lost = asyncio.Event()
 
 
@@ -89,6 +91,7 @@ class EverySlot:
         self._lines: dict[str, asyncio.Future[Line]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused: asyncio.Future[None] | None = None
+        self._deaf = False
         self._woken: Woken = lambda _: None
 
     async def listen(self, woken: Woken) -> None:
@@ -121,10 +124,13 @@ class EverySlot:
             ear = self._slots[slot] = _Slot(self._channel(slot), now)
             self._keepers[slot] = self._start(self._keep(slot, ear))
         ear.used = now
-        if not ear.heard.is_set():
-            with suppress(TimeoutError):
+        if not ear.heard.is_set() and not ear.deaf and not self._deaf:
+            try:
                 async with asyncio.timeout(_PATIENCE):
                     await ear.heard.wait()
+            except TimeoutError:
+                # Once is enough: commands get through, and who is heard again wakes everybody.
+                ear.deaf = self._deaf = True
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -200,6 +206,7 @@ class EverySlot:
                 continue
             if kind == "ssubscribe":
                 slot.heard.set()
+                slot.deaf = self._deaf = False
                 # It may have been lost for a while.
                 self._woken(None)
             elif kind == "sunsubscribe":

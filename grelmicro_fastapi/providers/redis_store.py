@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, cast
 
+from grelmicro_fastapi.coordination.futures import first_of
 from grelmicro_fastapi.coordination.state import CLAIM, Acquire, Reply, Vacate, Verdict
 from grelmicro_fastapi.coordination.store import Answer, Ask, Flight, Landed, Scope, Snapshot, Wake, Woken
 from grelmicro_fastapi.errors import BackendError
@@ -51,7 +52,7 @@ class RedisStore:
         self._seat = f"{self.channel}/"
         self._calls = Calls(prefix, self.channel, now, sharded=site.sharded)
         self._woken: Woken | None = None
-        self._warned = False
+        self._mute = asyncio.Event()
         self._ears: Ears
         if isinstance(site, Cluster):
             self._ears = EverySlot(site, lambda slot: self._calls.speaks(slot) + self.channel, prefix)
@@ -167,7 +168,10 @@ class RedisStore:
                     break
 
     async def listen(self, woken: Woken) -> None:
-        """Report wakes for this store's seats until cancelled. Raises `BackendError` if the server forbids it."""
+        """Report wakes for this store's seats until cancelled.
+
+        Raises `BackendError` if the server forbids it, or forbids us to wake others: then they cannot wake us either.
+        """
 
         def heard(wake: Wake | None) -> None:
             # News of our own doing need no server, but before the first "everybody" nobody is listening yet.
@@ -175,9 +179,10 @@ class RedisStore:
             woken(wake)
 
         try:
-            await self._ears.listen(heard)
+            await first_of(self._ears.listen(heard), self._mute.wait())
         finally:
             self._woken = None
+        raise BackendError(f"the {self._driver.name} server does not let us publish to {self._calls.speaks(0)}*")
 
     async def vacate(self) -> int:
         """Bury what is dead."""
@@ -222,13 +227,8 @@ class RedisStore:
         read, unheard, version = answered(answer)
         if version:
             return [newer(key, version)] * count
-        if unheard and not self._warned:
-            self._warned = True
-            _log.warning(
-                "the %s server does not let us publish to %s*: waiters elsewhere are not woken and have to poll",
-                self._driver.name,
-                self._calls.speaks(0),
-            )
+        if unheard:
+            self._mute.set()
         if self._woken:
             for reply in read:
                 for seat, after in reply.wakes:

@@ -190,3 +190,4 @@ async def test_cancelling_a_downgrade_takes_back_whatever_it_became() -> None:
             await guard.release()
             await fleet.clock.settle()
             assert empty(await fleet.state()), steps
+            assert not here.crew._leases

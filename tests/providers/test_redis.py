@@ -28,6 +28,7 @@ from grelmicro_fastapi.coordination.state import (
 )
 from grelmicro_fastapi.coordination.store import Answer, Ask, Wake
 from grelmicro_fastapi.errors import BackendError
+from grelmicro_fastapi.providers import redis_ears
 from grelmicro_fastapi.providers.redis import RedisProvider
 from grelmicro_fastapi.providers.redis_line import Line
 from grelmicro_fastapi.providers.redis_provider import RedisLikeProvider
@@ -36,7 +37,7 @@ from grelmicro_fastapi.providers.redis_site import OneServer, slot_of
 from grelmicro_fastapi.providers.redis_store import RedisStore
 from grelmicro_fastapi.providers.valkey import ValkeyProvider
 from tests.faultproxy import fault_proxy
-from tests.servers.redis import Cluster, Server, default_server, running, watched
+from tests.servers.redis import Cluster, Server, default_server, free_port, running, watched
 
 pytestmark = pytest.mark.anyio
 MINUTE = 60_000
@@ -360,17 +361,39 @@ async def test_without_permission_to_subscribe_listening_is_refused_and_locks_wo
             await granted(store, write("one"))
 
 
-async def test_without_permission_to_publish_a_release_is_done_and_one_warning_given(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_without_permission_to_publish_a_release_is_done_and_waiters_poll() -> None:
     with own_server() as server:
-        async with opened(RedisProvider(_user(server, *RULES, "resetchannels"))) as store:
+        user = _user(server, *RULES, "allchannels", "-publish")
+        async with opened(RedisProvider(user)) as store:
+            listening = asyncio.create_task(store.listen(lambda wake: None))
+            await asyncio.sleep(0)
             for number in range(1, 4):
                 assert (await granted(store, write("one"))).fence == number
                 await ask(store, write("two", "elsewhere/w"))
                 await granted(store, Release("one"))
                 await ask(store, Leave("elsewhere/w"))
-        assert [record.levelname for record in caplog.records if "publish" in record.message] == ["WARNING"]
+            with pytest.raises(BackendError, match="publish"):
+                await asyncio.wait_for(listening, 10)
+
+
+async def test_a_cluster_that_lets_nobody_listen_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = str(free_port())
+    with running(default_server(), cluster_enabled="yes", cluster_port=port) as server, server.client() as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        async with opened(RedisProvider(f"redis+cluster://127.0.0.1:{server.port}")) as store:
+            listening = asyncio.create_task(store.listen(lambda wake: None))
+            await sooner_or_later(store, write("one", f"{store.channel}/w"))
+            client.config_set("maxclients", 2)  # the connection for commands, and ours
+            client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+            await granted(store, write("one", f"{store.channel}/w"), "lock:b")
+            monkeypatch.setattr(redis_ears, "_PATIENCE", 3600)
+            try:
+                async with asyncio.timeout(20):
+                    await granted(store, write("one", f"{store.channel}/w"), "lock:b")
+                    await granted(store, write("one", f"{store.channel}/w"), "lock:c")
+            finally:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
 
 
 async def test_a_wrong_password_is_a_backend_error_that_does_not_hold_it() -> None:
