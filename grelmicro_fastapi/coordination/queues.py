@@ -104,8 +104,8 @@ class Queue:
 
     def called(self, after: int) -> None:
         """Our seat was told to ask, now or in `after` ms."""
-        # A seat that was given up since is nobody's, and one that was kept is next when the writer here leaves.
-        if self._flying or (self.seated and not self._run.on):
+        # A seat that was given up for our writer is nobody's, and one that was kept is next when that writer leaves.
+        if self._flying or ((self.seated or not self._said.ours) and not self._run.on):
             self.wake(after)
 
     def _ask(self, everybody: bool) -> None:

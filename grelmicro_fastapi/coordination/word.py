@@ -7,13 +7,14 @@ from grelmicro_fastapi.errors import BackendError, LockTimeoutError
 class Word:
     """`held`: that somebody is in the way, for `retry` ms at least (0: not by time). Or nothing, for an `error`.
 
-    `heard` stays true when the way is free for the next one: who comes too late then was not left without an answer.
+    `ours` says that it is one of us. `heard` stays true when the way is free for the next one: who comes too late then
+    was not left without an answer.
     """
 
-    __slots__ = ("error", "failing", "heard", "held", "retry")
+    __slots__ = ("error", "failing", "heard", "held", "ours", "retry")
 
     def __init__(self) -> None:
-        self.held = self.heard = False
+        self.held = self.heard = self.ours = False
         self.retry = 0
         self.error: BackendError | None = None
         self.failing = 0.0
@@ -22,12 +23,12 @@ class Word:
     def refused(self, retry: int) -> None:
         """Somebody is in the way."""
         self.held = self.heard = True
-        self.retry = retry
+        self.ours, self.retry = False, retry
 
     def granted(self, writes: bool) -> None:
         """One of us is in, and in the way if it writes."""
         self.held = self.heard = writes
-        self.retry = 0
+        self.ours, self.retry = True, 0
 
     def freed(self) -> None:
         """Whoever was answered is not in the way, so the next one asks at once."""

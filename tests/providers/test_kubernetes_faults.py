@@ -12,6 +12,7 @@ from grelmicro_fastapi.coordination.state import Downgrade, Release, Renew, Undo
 from grelmicro_fastapi.coordination.store import Store
 from grelmicro_fastapi.errors import BackendError
 from grelmicro_fastapi.providers import kubernetes_api, kubernetes_ledger, kubernetes_watch
+from grelmicro_fastapi.providers.kubernetes import KubernetesProvider
 from grelmicro_fastapi.testing.clock import ManualClock
 from tests.providers.leases import KEY, LEASE, Site, a_site, answer, ask, calls, listening, poke, read, write
 from tests.servers.kubernetes import Apply, Fault, Late, apply_and_lose, kubeconfig, lose, says
@@ -381,6 +382,15 @@ async def test_a_leader_whose_renewals_hang_steps_down_in_time_and_the_other_one
                 assert not first.is_leader()
 
 
+async def _asleep(provider: KubernetesProvider) -> None:
+    """Wait until whoever waits there has heard that it is in vain for now."""
+    queues = provider.backend.crew().waiting.queues
+    async with asyncio.timeout(10):
+        # The server works on the real clock.
+        while not queues or not all(queue._timer for queue in queues.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 async def test_a_leader_that_resigns_is_followed_at_once(site: Site) -> None:
     async with site.provider() as one, site.provider() as two:
         first, second = LeaderElection("main", backend=one), LeaderElection("main", backend=two)
@@ -388,6 +398,7 @@ async def test_a_leader_that_resigns_is_followed_at_once(site: Site) -> None:
             leading = await asyncio.wait_for(first.wait_for_leader(), 10)
             async with second:
                 await site.server.called("WATCH", 2)
+                await _asleep(two)
                 first.resign()
                 # No time passes on their clocks: it is the watch that tells.
                 following = await asyncio.wait_for(second.wait_for_leader(), 10)
